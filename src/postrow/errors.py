@@ -1,0 +1,182 @@
+"""Every exception of Postrow, and the one table from SQLSTATE to class.
+
+The database raises five-letter codes of the class ``PW``; `BY_SQLSTATE` maps them, and those of
+Postgres that our functions let through, to the classes below. Each class carries its exit code, so
+that the same error is the same class in Python and the same number on the command line.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PostrowError(Exception):
+    """Anything that Postrow raises of its own.
+
+    `sqlstate` is the code that the database raised, or would have raised (None where there is no
+    such code). `exit_code` is what the command line exits with.
+    """
+
+    sqlstate: ClassVar[str | None] = None
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+
+class NotInTransactionError(PostrowError):
+    """The handle is in autocommit mode: the message would not be part of a transaction."""
+
+    sqlstate = "PW001"
+    exit_code = 2
+
+
+class AbortedTransactionError(NotInTransactionError):
+    """The handle's transaction has failed already; nothing can be added to it before a rollback."""
+
+
+class UnsupportedHandleError(PostrowError):
+    """The first argument is not a connection that a driver of ours knows."""
+
+    exit_code = 2
+
+
+class BadNameError(PostrowError):
+    """A name (queue, tenant, topic, target, handler) outside the grammar or longer than 200 characters."""
+
+    sqlstate = "PW002"
+    exit_code = 2
+
+
+class BadArgumentError(PostrowError):
+    """A value outside its range, or options that exclude each other."""
+
+    sqlstate = "PW003"
+    exit_code = 2
+
+
+class NotYetError(PostrowError):
+    """The option is in the contract and not built in this version."""
+
+    sqlstate = "PW004"
+    exit_code = 2
+
+
+class ConsumerConflictError(PostrowError):
+    """Another handler is registered for this queue; the message names it."""
+
+    sqlstate = "PW005"
+    exit_code = 3
+
+
+class IdTakenError(PostrowError):
+    """The caller's id belongs to a message of another queue; the message names that queue."""
+
+    sqlstate = "PW006"
+    exit_code = 3
+
+
+class HopsExceededError(PostrowError):
+    """Handlers published from handlers more often than the limit of hops allows."""
+
+    sqlstate = "PW007"
+    exit_code = 3
+
+
+class SchemaMismatchError(PostrowError):
+    """The database's schema is missing, older than this client needs, or of another major version."""
+
+    sqlstate = "PW008"
+    exit_code = 4
+
+
+class NotFoundError(PostrowError):
+    """There is no such message or dead letter, or it has been decided already."""
+
+    sqlstate = "PW009"
+    exit_code = 3
+
+
+class PayloadError(PostrowError):
+    """A payload that JSON, or Postgres's jsonb, cannot carry; the message names the path in it."""
+
+    sqlstate = "22P02"
+    exit_code = 2
+
+
+class PayloadUnicodeError(PayloadError):
+    r"""A payload with a NUL character or a lone surrogate, which jsonb cannot store."""
+
+    sqlstate = "22P05"
+
+
+class PayloadTypeError(PostrowError):
+    """A stored payload that does not fit the type of its queue; the handler is not called."""
+
+
+class SerializationError(PostrowError):
+    """A rival transaction committed meanwhile: run the whole transaction again."""
+
+    sqlstate = "40001"
+    exit_code = 5
+
+
+class LockNotAvailableError(PostrowError):
+    """A lock was not had within the time allowed for it: try again later."""
+
+    sqlstate = "55P03"
+    exit_code = 5
+
+
+class PrivilegeError(PostrowError):
+    """The database role may not do this; the message names the role of ours that may."""
+
+    sqlstate = "42501"
+    exit_code = 4
+
+
+class DatabaseUnreachableError(PostrowError):
+    """No connection to the database could be made."""
+
+    exit_code = 4
+
+
+class EmbeddedServerError(PostrowError):
+    """The private Postgres could not be found, started or stopped."""
+
+    exit_code = 4
+
+
+class LeaseLostError(PostrowError):
+    """The claim on this message is not ours any more: another worker may be handling it."""
+
+
+class WorkerError(PostrowError):
+    """The worker cannot start, or stopped because one of its parts kept failing."""
+
+
+BY_SQLSTATE: dict[str, type[PostrowError]] = {
+    cls.sqlstate: cls
+    for cls in (
+        NotInTransactionError,
+        BadNameError,
+        BadArgumentError,
+        NotYetError,
+        ConsumerConflictError,
+        IdTakenError,
+        HopsExceededError,
+        SchemaMismatchError,
+        NotFoundError,
+        PayloadError,
+        PayloadUnicodeError,
+        SerializationError,
+        LockNotAvailableError,
+        PrivilegeError,
+    )
+    if cls.sqlstate is not None
+}

@@ -1,0 +1,210 @@
+"""Bringing a database's schema to this package's version: plan, apply, verify."""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, LiteralString, cast
+
+from postrow import sql as files
+from postrow.errors import LockNotAvailableError, SchemaMismatchError
+from postrow.sql import SCHEMA_VERSION, SqlFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psycopg
+
+LOCK_KEYS = (1886613364, 2)  # 'prow' in ASCII; 1 is the sweep, 2 is this
+LOCK_TIMEOUT = "2s"  # a DDL statement that waits stops every statement behind it: rather give up and come again
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a database lacks: migrations and function files, in order, and its present version (None: no schema)."""
+
+    present: tuple[int, int] | None
+    migrations: tuple[SqlFile, ...]
+    functions: tuple[SqlFile, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is to do."""
+        return not self.migrations and not self.functions
+
+    @property
+    def newer(self) -> bool:
+        """The database was migrated by a newer package: this one changes nothing."""
+        return self.present is not None and self.present > SCHEMA_VERSION
+
+
+def version(conn: psycopg.Connection[Any]) -> tuple[int, int] | None:
+    """The schema's major and minor version in this database; None where there is no schema."""
+    found = _rows(conn, "select to_regprocedure('postrow.schema_version()') is not null")
+    if not found[0][0]:
+        return None
+    major, minor = str(_rows(conn, "select postrow.schema_version()")[0][0]).split(".")
+    return int(major), int(minor)
+
+
+def verify(present: tuple[int, int] | None, *, needed: tuple[int, int] = SCHEMA_VERSION) -> None:
+    """Refuse a schema that a client cannot work with; a newer minor version is fine.
+
+    Raises:
+        SchemaMismatchError: there is none, it is older than needed, or it has another major version.
+    """
+    if present is None:
+        raise SchemaMismatchError("this database has no Postrow schema", hint="Run: postrow migrate")
+    has, needs = (".".join(map(str, pair)) for pair in (present, needed))
+    if present[0] > needed[0]:
+        raise SchemaMismatchError(
+            f"this database has Postrow schema {has}, and this package works with {needs}",
+            hint="Install a package of that major version: pip install --upgrade postrow",
+        )
+    if present < needed:
+        raise SchemaMismatchError(
+            f"this database has Postrow schema {has}, and this package needs {needs}", hint="Run: postrow migrate"
+        )
+
+
+def plan(conn: psycopg.Connection[Any]) -> Plan:
+    """What `apply` would do now. Leaves no transaction open on an autocommit connection."""
+    present = version(conn)
+    if not _rows(conn, "select to_regclass('postrow.migration') is not null")[0][0]:
+        return Plan(None, files.migrations(), files.functions())
+    applied = dict(_rows(conn, "select version, checksum from postrow.migration"))
+    for file in files.migrations():
+        if applied.get(file.version, file.checksum) != file.checksum:
+            raise SchemaMismatchError(
+                f"migration {file.name} was applied here in another form than this package has",
+                hint="The schema was changed by hand or by an unreleased version: compare postrow.migration.",
+            )
+    if present is not None and present > SCHEMA_VERSION:
+        return Plan(present, (), ())
+    present_functions = dict(_rows(conn, "select name, checksum from postrow.function_file"))
+    changed = [file for file in files.functions() if present_functions.get(file.name) != file.checksum]
+    return Plan(
+        present,
+        tuple(file for file in files.migrations() if file.version not in applied),
+        # grants name functions of every file, so all are applied again when one has changed
+        files.functions() if changed else (),
+    )
+
+
+def apply(dsn: str, *, wait: float = 60.0) -> Plan:
+    """Bring the schema up to this package's version, and say what was done.
+
+    Idempotent, and safe when many processes start at once: each step is one transaction under a lock that is asked for
+    again and again, never waited for (a waiting transaction would hold up `create index concurrently`).
+
+    Args:
+        dsn: the database; its role becomes the owner of the schema.
+        wait: seconds to go on trying while another process migrates or a lock is not to be had.
+
+    Raises:
+        SchemaMismatchError: the database has another major version, or a migration in another form.
+        LockNotAvailableError: a lock was not had within `wait`.
+    """
+    import psycopg  # noqa: PLC0415  # `import postrow` loads no database library
+
+    deadline = time.monotonic() + wait
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        todo = plan(conn)
+        if todo.present is not None and todo.present[0] != SCHEMA_VERSION[0]:
+            verify(todo.present)
+        while not plan(conn).empty:
+            _retry(conn, _step, deadline)
+        while _retry(conn, _partition, deadline):
+            pass
+    return todo
+
+
+def sql(from_: int = 0, to: int | None = None) -> str:
+    """The script that `apply` would run, for a DBA or another migration tool.
+
+    Args:
+        from_: the number of the last migration that the database has; 0 for none.
+        to: the number of the last migration to print; None for all of them.
+    """
+    parts = ["begin;"]
+    for file in files.migrations():
+        if from_ < file.version and (to is None or file.version <= to):
+            parts += [f"-- {file.name}", *(f"{statement};" for statement in file.statements), f"{_record(file)};"]
+    for file in files.functions():
+        parts += [
+            f"-- {file.name}",
+            *(f"{statement};" for statement in file.statements),
+            f"{_record_function(file)};",
+        ]
+    parts.append("commit;")
+    parts.append("select * from postrow.sweep('history');  -- a day a call: repeat while it says more")
+    return "\n\n".join(parts) + "\n"
+
+
+def _step(conn: psycopg.Connection[Any]) -> bool:
+    """The next migration, or all function files: one transaction. True: there may be more."""
+    with _locked(conn):
+        todo = plan(conn)  # again, under the lock: another process may have done it
+        if todo.migrations:
+            file = todo.migrations[0]
+            _run(conn, *file.statements, _record(file))
+        elif todo.functions:
+            for file in todo.functions:
+                _run(conn, *file.statements, _record_function(file))
+    return not todo.empty
+
+
+def _partition(conn: psycopg.Connection[Any]) -> bool:
+    return any(row[2] for row in _rows(conn, "select step, done, more from postrow.sweep('history')"))
+
+
+def _retry(conn: psycopg.Connection[Any], step: Any, deadline: float) -> bool:
+    from psycopg import errors  # noqa: PLC0415
+
+    while True:
+        try:
+            return bool(step(conn))
+        except (errors.LockNotAvailable, LockNotAvailableError) as error:
+            if time.monotonic() > deadline:
+                raise LockNotAvailableError(
+                    "the schema could not be locked in time: another migration, or a long transaction, holds it",
+                    hint="See pg_stat_activity, then run postrow migrate again; what is done stays done.",
+                ) from error
+            time.sleep(random.uniform(0.05, 0.2))  # noqa: S311  # jitter, not a secret
+
+
+@contextmanager
+def _locked(conn: psycopg.Connection[Any]) -> Iterator[None]:
+    with conn.transaction():
+        _run(conn, f"set local lock_timeout = '{LOCK_TIMEOUT}'", "set local search_path = ''")
+        if not _rows(conn, "select pg_try_advisory_xact_lock({}, {})".format(*LOCK_KEYS))[0][0]:
+            raise LockNotAvailableError("another process migrates")
+        yield
+
+
+def _rows(conn: psycopg.Connection[Any], statement: str) -> list[Any]:
+    from psycopg.rows import tuple_row  # noqa: PLC0415
+
+    with conn.cursor(row_factory=tuple_row) as cursor:
+        return cursor.execute(cast("LiteralString", statement)).fetchall()
+
+
+def _run(conn: psycopg.Connection[Any], *statements: str) -> None:
+    for statement in statements:
+        conn.execute(cast("LiteralString", statement))
+
+
+def _record(file: SqlFile) -> str:
+    return (
+        "insert into postrow.migration (version, name, checksum) "
+        f"values ({file.version}, '{file.name}', '{file.checksum}')"
+    )
+
+
+def _record_function(file: SqlFile) -> str:
+    return (
+        f"insert into postrow.function_file (name, checksum) values ('{file.name}', '{file.checksum}') "
+        "on conflict (name) do update set checksum = excluded.checksum, applied_at = clock_timestamp()"
+    )

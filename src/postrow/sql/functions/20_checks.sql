@@ -1,0 +1,155 @@
+-- Checks of what callers give; the only place where names and ranges are judged. All internal.
+
+-- Names are values, never identifiers: 200 characters, this grammar, compared byte by byte.
+create or replace function postrow.valid_name(value text) returns boolean
+language sql immutable parallel safe
+as $$
+select pg_catalog.length(value) <= 200 and value collate "C" ~ '^[A-Za-z0-9][A-Za-z0-9._:-]*$'
+$$
+
+-- next
+-- Refuses a name outside the grammar, with PW002. `what` is the parameter's name.
+create or replace function postrow.check_name(what text, value text) returns void
+language plpgsql immutable parallel safe
+as $$
+begin
+    if postrow.valid_name(value) is not true then
+        raise exception using errcode = 'PW002',
+            message = case
+                when value is null then format('%s is null: give it a name', what)
+                when length(value) > 200 then format('%s has %s characters: 200 are allowed', what, length(value))
+                else format('%s %L is not a valid name', what, value) end,
+            hint = 'Use letters A-Z a-z, digits and . _ : - , and start with a letter or a digit.';
+    end if;
+end
+$$
+
+-- next
+-- Refuses with PW003, the code of every value outside its range.
+create or replace function postrow.refuse(message text, hint text default null) returns void
+language plpgsql immutable parallel safe
+as $$
+begin
+    if refuse.hint is null then
+        raise exception using errcode = 'PW003', message = refuse.message;
+    end if;
+    raise exception using errcode = 'PW003', message = refuse.message, hint = refuse.hint;
+end
+$$
+
+-- next
+-- Refuses with PW004 what is in the contract and not built in this version.
+create or replace function postrow.not_yet(what text) returns void
+language plpgsql immutable parallel safe
+as $$
+begin
+    raise exception using errcode = 'PW004', message = format('%s is not built yet', what),
+        hint = 'Leave the option out; the changelog says what this version has.';
+end
+$$
+
+-- next
+-- A free text that is a key or a label: 1 to 200 characters when given.
+create or replace function postrow.check_label(what text, value text) returns void
+language plpgsql immutable parallel safe
+as $$
+begin
+    if value = '' then
+        perform postrow.refuse(format('%s is an empty text', what), 'Leave it out (null) or give it a value.');
+    elsif length(value) > 200 then
+        perform postrow.refuse(format('%s has %s characters: 200 are allowed', what, length(value)));
+    end if;
+end
+$$
+
+-- next
+-- A duration that is added to a clock: from 0 to 1,000 years, so that the sum is a timestamp.
+create or replace function postrow.check_duration(what text, value interval) returns void
+language plpgsql immutable parallel safe
+as $$
+begin
+    if value < interval '0' then
+        perform postrow.refuse(format('%s is negative (%s)', what, value), 'Give a duration of 0 or more.');
+    elsif value > interval '1000 years' then
+        perform postrow.refuse(format('%s is over 1000 years (%s)', what, value));
+    end if;
+end
+$$
+
+-- next
+-- A lease: longer than nothing, a year at most. Null is the consumer's.
+create or replace function postrow.check_lease(lease interval) returns void
+language plpgsql immutable parallel safe
+as $$
+begin
+    if lease <= interval '0' or lease > interval '366 days' then
+        perform postrow.refuse(format('lease is %s', lease), 'Give a lease longer than 0 and of a year at most.');
+    end if;
+end
+$$
+
+-- next
+create or replace function postrow.check_limit(what text, value bigint) returns void
+language plpgsql immutable parallel safe
+as $$
+begin
+    if value is null or value < 1 then
+        perform postrow.refuse(format('%s is %s', what, coalesce(value::text, 'null')), 'Give 1 or more.');
+    end if;
+end
+$$
+
+-- next
+-- Every option of a message, for enqueue and enqueue_many alike. Raises PW002, PW003, PW004.
+create or replace function postrow.check_message(
+    queue text, tenant text, priority int, delay interval, available_at timestamptz, max_attempts int,
+    target text, target_for interval, subject text, group_key text, dedup_key text, dedup_for interval,
+    dedup_while text, expires_at timestamptz, headers jsonb
+) returns void
+language plpgsql immutable parallel safe
+as $$
+begin
+    if postrow.valid_name(queue) is not true then
+        perform postrow.check_name('queue', queue);
+    end if;
+    if postrow.valid_name(tenant) is not true then
+        perform postrow.check_name('tenant', tenant);
+    end if;
+    if priority is null or priority not between -32768 and 32767 then
+        perform postrow.refuse(format('priority is %s', coalesce(priority::text, 'null')),
+            'Give a number from -32768 to 32767; lower is claimed first.');
+    end if;
+    if delay is not null then
+        if available_at is not null then
+            perform postrow.refuse('both delay and available_at are given', 'Give one of them.');
+        end if;
+        perform postrow.check_duration('delay', delay);
+    end if;
+    if not isfinite(available_at) or not isfinite(expires_at)
+        or available_at > '3000-01-01 00:00:00+00' then
+        perform postrow.refuse('available_at and expires_at have to be finite moments before the year 3000');
+    end if;
+    if max_attempts < 1 then
+        perform postrow.refuse(format('max_attempts is %s', max_attempts), 'Give 1 or more.');
+    end if;
+    if target is not null or target_for is not null then
+        if target is null then
+            perform postrow.refuse('target_for is given without target', 'Give the target, or leave both out.');
+        end if;
+        perform postrow.check_name('target', target);
+        perform postrow.check_duration('target_for', target_for);
+    end if;
+    if subject is not null then
+        perform postrow.check_label('subject', subject);
+    end if;
+    if headers is not null and jsonb_typeof(headers) <> 'object' then
+        perform postrow.refuse('headers have to be a JSON object');
+    end if;
+    if group_key is not null then
+        perform postrow.not_yet('group_key');
+    end if;
+    if dedup_key is not null or dedup_for is not null or dedup_while is not null then
+        perform postrow.not_yet('deduplication by key');
+    end if;
+end
+$$

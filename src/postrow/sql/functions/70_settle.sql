@@ -1,0 +1,209 @@
+-- Settling: ack, release, bury, extend here, fail in its own file. All are fenced by the claim's token.
+
+-- Refuses lists of different lengths, with nulls or with a pair that stands twice. Internal. Raises PW003.
+create or replace function postrow.check_settle(tenants text[], ids uuid[], tokens uuid[]) returns void
+language plpgsql immutable
+as $$
+begin
+    if tenants is null or ids is null or tokens is null
+        or cardinality(tenants) <> cardinality(ids) or cardinality(ids) <> cardinality(tokens) then
+        perform postrow.refuse('tenants, ids and tokens are not of one length',
+            'Give three arrays with one element for each message.');
+    elsif array_position(tenants, null) is not null or array_position(ids, null) is not null
+        or array_position(tokens, null) is not null then
+        perform postrow.refuse('tenants, ids or tokens have a null in them');
+    elsif cardinality(ids) > 1 and (select count(*) from (
+            select distinct u.tenant, u.id from unnest(tenants, ids) u(tenant, id)) d) < cardinality(ids) then
+        perform postrow.refuse('a message stands twice in tenants and ids', 'Settle each message once a call.');
+    end if;
+end
+$$
+
+-- next
+-- Refuses a list that goes with ids and has another length. Internal. Raises PW003.
+create or replace function postrow.check_length(what text, length int, ids uuid[]) returns void
+language plpgsql immutable
+as $$
+begin
+    if length is distinct from cardinality(ids) then
+        perform postrow.refuse(format('%s and ids are not of one length', what),
+            'Give one element for each message.');
+    end if;
+end
+$$
+
+-- next
+-- The fence: locks those of the messages that are held under the given token, in (tenant, id) order, so that two
+-- settlements cannot deadlock, and gives their positions. A row that changed hands while this call waited for its
+-- lock is looked at again and left out. `wait` false: rows locked by others are left out too. Internal.
+create or replace function postrow.take(tenants text[], ids uuid[], tokens uuid[], wait boolean) returns int[]
+language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+    v_taken  int[];
+begin
+    perform postrow.check_settle(take.tenants, take.ids, take.tokens);
+    if take.wait then
+        select array_agg(t.n) into v_taken from (
+            select w.n::int from unnest(take.tenants, take.ids, take.tokens) with ordinality w(tenant, id, token, n)
+            join postrow.message m on m.tenant = w.tenant and m.id = w.id
+            where m.claim_token = w.token
+            order by w.tenant collate "C", w.id
+            for update of m) t;
+    else
+        select array_agg(t.n) into v_taken from (
+            select w.n::int from unnest(take.tenants, take.ids, take.tokens) with ordinality w(tenant, id, token, n)
+            join postrow.message m on m.tenant = w.tenant and m.id = w.id
+            where m.claim_token = w.token
+            order by w.tenant collate "C", w.id
+            for update of m skip locked) t;
+    end if;
+    return coalesce(v_taken, '{}');
+end
+$$
+
+-- next
+-- What became of each message of a settlement: `accepted` for the positions in `taken`; for the others by a look of
+-- its own, with a new snapshot (the statement that lost the race still sees its own token): `stale`, another token
+-- holds it or none; `unknown`, settled or never there; `busy`, ours and locked by another transaction. Internal.
+create or replace function postrow.outcomes(tenants text[], ids uuid[], tokens uuid[], taken int[])
+returns table (tenant text, id uuid, outcome text)
+language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+begin
+    if cardinality(outcomes.taken) = cardinality(outcomes.ids) then
+        return query select w.tenant, w.id, 'accepted' from unnest(outcomes.tenants, outcomes.ids) w(tenant, id);
+        return;
+    end if;
+    return query
+    select w.tenant, w.id, case
+        when w.n = any (outcomes.taken) then 'accepted'
+        when m.id is null then 'unknown'
+        when m.claim_token = w.token then 'busy'
+        else 'stale' end
+    from unnest(outcomes.tenants, outcomes.ids, outcomes.tokens) with ordinality w(tenant, id, token, n)
+    left join postrow.message m on m.tenant = w.tenant and m.id = w.id;
+end
+$$
+
+-- next
+-- The pairs of a settlement that were taken, as two arrays. Internal.
+create or replace function postrow.taken_pairs(
+    inout tenants text[], inout ids uuid[], taken int[]
+)
+language plpgsql immutable
+as $$
+begin
+    if cardinality(taken) < cardinality(ids) then
+        select coalesce(array_agg(u.tenant), '{}'), coalesce(array_agg(u.id), '{}') into tenants, ids
+        from unnest(tenants, ids) with ordinality u(tenant, id, n) where u.n = any (taken);
+    end if;
+end
+$$
+
+-- next
+-- Whether finished messages of a queue are kept: the consumer's word, else yes. Internal.
+create or replace function postrow.keeps_history(queue text, tenant text) returns boolean
+language sql stable
+as $$
+select coalesce((postrow.consumer_of(keeps_history.queue, keeps_history.tenant)).keep_history, true)
+$$
+
+-- next
+-- Done: takes the messages out of the live table and into history. Who calls it: workers, and handlers in their
+-- own transaction. Takes rows in (tenant, id) order; waits for rows that others have locked unless `wait` is false.
+-- Raises PW003.
+create or replace function postrow.ack(tenants text[], ids uuid[], tokens uuid[], wait boolean default true)
+returns table (tenant text, id uuid, outcome text)
+language plpgsql volatile security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+    v_taken    int[] := postrow.take(ack.tenants, ack.ids, ack.tokens, ack.wait);
+    v_pairs    record := postrow.taken_pairs(ack.tenants, ack.ids, v_taken);
+    v_now      timestamptz := postrow.clock();
+    v_all      boolean := not exists (select from postrow.consumer c where not c.keep_history);
+begin
+    with gone as (
+        delete from postrow.message m using unnest(v_pairs.tenants, v_pairs.ids) w(tenant, id)
+        where m.tenant = w.tenant and m.id = w.id
+        returning m.*
+    )
+    insert into postrow.history (id, enqueued_at, started_at, finished_at, expires_at, parent_id, attempt,
+        max_attempts, priority, hops, tenant, queue, outcome, enqueued_by, claimed_by, target, subject, group_key,
+        dedup_key, topic, payload, headers, failures)
+    select g.id, g.enqueued_at, g.claimed_at, v_now, g.expires_at, g.parent_id, g.attempt,
+        g.max_attempts, g.priority, g.hops, g.tenant, g.queue, 'done', g.enqueued_by, g.claimed_by, g.target, g.subject,
+        g.group_key, g.dedup_key, g.topic, g.payload, g.headers, g.failures
+    from gone g where v_all or postrow.keeps_history(g.queue, g.tenant);
+    return query select * from postrow.outcomes(ack.tenants, ack.ids, ack.tokens, v_taken);
+end
+$$
+
+-- next
+-- Gives messages back unharmed, the attempt with them: to the front of their lanes, or, with `until`, not before then
+-- (a snooze). Taps. Rows and waiting as for ack. Raises PW003.
+create or replace function postrow.release(
+    tenants text[], ids uuid[], tokens uuid[], until timestamptz[] default null, wait boolean default true
+) returns table (tenant text, id uuid, outcome text)
+language plpgsql volatile security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+    v_taken  int[];
+    v_taps   int;
+begin
+    if release.until is not null then
+        perform postrow.check_length('until', cardinality(release.until), release.ids);
+        if exists (select from unnest(release.until) u where not isfinite(u) or u > '3000-01-01 00:00:00+00') then
+            perform postrow.refuse('until has to hold finite moments before the year 3000');
+        end if;
+    end if;
+    v_taken := postrow.take(release.tenants, release.ids, release.tokens, release.wait);
+    with freed as (
+        update postrow.message m
+        set claim_token = null, claimed_at = null, claimed_by = null, attempt = greatest(m.attempt - 1, 0),
+            available_at = coalesce(w.until, m.enqueued_at)
+        from unnest(release.tenants, release.ids, coalesce(release.until, '{}')) with ordinality
+            w(tenant, id, until, n)
+        where w.n = any (v_taken) and m.tenant = w.tenant and m.id = w.id
+        returning m.queue, m.tenant
+    )
+    select count(postrow.tap(f.queue, f.tenant)) into v_taps from (select distinct queue, tenant from freed) f;
+    return query select * from postrow.outcomes(release.tenants, release.ids, release.tokens, v_taken);
+end
+$$
+
+-- next
+-- Renews the lease of messages to `lease` from now. Never waits: a row that is locked is being decided by its own
+-- transaction, and `busy` says so. Accepted after the lease has ended too, as long as the sweep has not taken it.
+-- Who calls it: the worker's heartbeat. Raises PW003.
+create or replace function postrow.extend(tenants text[], ids uuid[], tokens uuid[], lease interval)
+returns table (tenant text, id uuid, outcome text)
+language plpgsql volatile security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+    v_taken  int[];
+    v_pairs  record;
+    v_now    timestamptz := postrow.clock();
+begin
+    if extend.lease is null then
+        perform postrow.refuse('lease is null', 'Give how long the claims hold from now.');
+    end if;
+    perform postrow.check_lease(extend.lease);
+    v_taken := postrow.take(extend.tenants, extend.ids, extend.tokens, false);
+    v_pairs := postrow.taken_pairs(extend.tenants, extend.ids, v_taken);
+    update postrow.message m set available_at = v_now + extend.lease
+    from unnest(v_pairs.tenants, v_pairs.ids) w(tenant, id)
+    where m.tenant = w.tenant and m.id = w.id;
+    return query select * from postrow.outcomes(extend.tenants, extend.ids, extend.tokens, v_taken);
+end
+$$

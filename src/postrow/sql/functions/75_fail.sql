@@ -1,0 +1,178 @@
+-- A text of at most `bytes` bytes in UTF-8: its head, or with `tail` its end. Internal.
+create or replace function postrow.cut(value text, bytes int, tail boolean default false) returns text
+language sql immutable parallel safe
+as $$
+select case
+    when pg_catalog.octet_length(value) <= bytes then value
+    when pg_catalog.octet_length(pg_catalog."left"(value, bytes)) = bytes then
+        case when tail then pg_catalog."right"(value, bytes) else pg_catalog."left"(value, bytes) end
+    else case when tail then pg_catalog."right"(value, bytes / 4) else pg_catalog."left"(value, bytes / 4) end
+end
+$$
+
+-- next
+-- The failures of a message with one more, the last ten of them, 2 KB each at most. Internal.
+create or replace function postrow.add_failure(
+    failures jsonb, attempt int, at timestamptz, worker text, type text, message text, traceback text
+) returns jsonb
+language sql stable
+as $$
+select coalesce(case when pg_catalog.jsonb_array_length(failures) > 9
+        then (select pg_catalog.jsonb_agg(f.value order by f.ordinality)
+              from pg_catalog.jsonb_array_elements(failures) with ordinality f
+              where f.ordinality > pg_catalog.jsonb_array_length(failures) - 9)
+        else failures end, '[]')
+    || pg_catalog.jsonb_build_array(pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object(
+        'attempt', attempt, 'at', at, 'worker', worker, 'type', postrow.cut(type, 100),
+        'message', postrow.cut(message, 800), 'traceback', postrow.cut(traceback, 800, true))))
+$$
+
+-- next
+-- Moves messages to the dead letters. The rows are locked by the caller; the lists are of one length, failures as
+-- they shall be kept. A message whose id was used again after its first death was resolved takes that row's place.
+-- Internal; called by fail, bury and the sweep.
+create or replace function postrow.kill(
+    tenants text[], ids uuid[], reasons text[], failures jsonb[], now timestamptz
+) returns void
+language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+begin
+    if cardinality(kill.ids) is null or cardinality(kill.ids) = 0 then
+        return;
+    end if;
+    delete from postrow.dead_letter d using unnest(kill.tenants, kill.ids) w(tenant, id)
+    where d.tenant = w.tenant and d.id = w.id;
+    with gone as (
+        delete from postrow.message m using unnest(kill.tenants, kill.ids, kill.reasons, kill.failures)
+            w(tenant, id, reason, list)
+        where m.tenant = w.tenant and m.id = w.id
+        returning m.*, w.reason, w.list
+    )
+    insert into postrow.dead_letter (id, enqueued_at, claimed_at, died_at, expires_at, parent_id, attempt,
+        max_attempts, priority, hops, tenant, queue, reason, enqueued_by, claimed_by, target, subject, group_key,
+        dedup_key, topic, payload, headers, failures)
+    select g.id, g.enqueued_at, g.claimed_at, kill.now, g.expires_at, g.parent_id, g.attempt, g.max_attempts,
+        g.priority, g.hops, g.tenant, g.queue, g.reason, g.enqueued_by, g.claimed_by, g.target, g.subject,
+        g.group_key, g.dedup_key, g.topic, g.payload, g.headers, g.list
+    from gone g;
+end
+$$
+
+-- next
+-- What a failed attempt leads to: the next one, by the policy of the message's consumer (defaults where there is none;
+-- the message's own max_attempts wins), or the dead letters when attempts are spent. The rows are locked by the
+-- caller. `dead_reason` is `attempts` or `lease`; a lease also clears the target. `retry_at` null: the policy. Taps what is due.
+-- Internal; called by fail and by the sweep, so that an expired lease is a failure like any other.
+create or replace function postrow.retry_or_kill(
+    tenants text[], ids uuid[], errors text[], types text[], tracebacks text[], retry_at timestamptz[],
+    dead_reason text, now timestamptz
+) returns void
+language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+    v_tenants   text[];
+    v_ids       uuid[];
+    v_failures  jsonb[];
+begin
+    with judged as materialized (
+        select m.tenant, m.id, m.attempt >= coalesce(m.max_attempts, c.max_attempts, 5) as spent,
+            postrow.add_failure(m.failures, m.attempt, retry_or_kill.now, m.claimed_by, w.type, w.error,
+                w.traceback) as list,
+            coalesce(w.again, retry_or_kill.now + postrow.retry_delay(m.attempt,
+                coalesce(c.retry, 'exponential'), coalesce(c.retry_base, interval '10 s'),
+                coalesce(c.retry_factor, 2), coalesce(c.retry_cap, interval '1 hour'),
+                coalesce(c.retry_jitter, true))) as again
+        from unnest(retry_or_kill.tenants, retry_or_kill.ids, retry_or_kill.errors,
+            coalesce(retry_or_kill.types, '{}'), coalesce(retry_or_kill.tracebacks, '{}'),
+            coalesce(retry_or_kill.retry_at, '{}')) w(tenant, id, error, type, traceback, again)
+        join postrow.message m on m.tenant = w.tenant and m.id = w.id
+        left join lateral postrow.consumer_of(m.queue, m.tenant) c on true
+    ), retried as (
+        update postrow.message m
+        set claim_token = null, claimed_at = null, claimed_by = null, available_at = j.again, failures = j.list,
+            target = case when retry_or_kill.dead_reason = 'lease' then null else m.target end,
+            target_until = case when retry_or_kill.dead_reason = 'lease' then null else m.target_until end
+        from judged j
+        where not j.spent and m.tenant = j.tenant and m.id = j.id
+        returning m.queue, m.tenant, j.again
+    ), tapped as materialized (
+        select count(postrow.tap(t.queue, t.tenant)) from (
+            select distinct r.queue, r.tenant from retried r
+            where r.again <= retry_or_kill.now or retry_or_kill.dead_reason = 'lease') t
+    )
+    select array_agg(j.tenant), array_agg(j.id), array_agg(j.list) into v_tenants, v_ids, v_failures
+    from tapped cross join judged j where j.spent;
+    perform postrow.kill(v_tenants, v_ids, array_fill(retry_or_kill.dead_reason, array[coalesce(cardinality(v_ids), 0)]),
+        v_failures, retry_or_kill.now);
+end
+$$
+
+-- next
+-- Failed: recorded on the row, then retried by the consumer's policy or, when attempts are spent, a dead letter.
+-- `errors`, `types` and `tracebacks` are text, so that no content can make the batch fail; they are cut to 800, 100 and
+-- 800 bytes. `retry_at`: not before that moment, in place of the policy's delay; a null element keeps the policy.
+-- Rows and waiting as for ack. Raises PW003.
+create or replace function postrow.fail(
+    tenants text[], ids uuid[], tokens uuid[], errors text[], types text[] default null,
+    tracebacks text[] default null, retry_at timestamptz[] default null, wait boolean default true
+) returns table (tenant text, id uuid, outcome text)
+language plpgsql volatile security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
+as $$
+#variable_conflict use_column
+declare
+    v_taken  int[];
+begin
+    perform postrow.check_length('errors', cardinality(fail.errors), fail.ids);
+    if fail.types is not null then
+        perform postrow.check_length('types', cardinality(fail.types), fail.ids);
+    end if;
+    if fail.tracebacks is not null then
+        perform postrow.check_length('tracebacks', cardinality(fail.tracebacks), fail.ids);
+    end if;
+    if fail.retry_at is not null then
+        perform postrow.check_length('retry_at', cardinality(fail.retry_at), fail.ids);
+        if exists (select from unnest(fail.retry_at) u where not isfinite(u) or u > '3000-01-01 00:00:00+00') then
+            perform postrow.refuse('retry_at has to hold finite moments before the year 3000');
+        end if;
+    end if;
+    v_taken := postrow.take(fail.tenants, fail.ids, fail.tokens, fail.wait);
+    if cardinality(v_taken) > 0 then
+        perform postrow.retry_or_kill(array_agg(w.tenant), array_agg(w.id), array_agg(w.error), array_agg(w.type),
+            array_agg(w.traceback), array_agg(w.again), 'attempts', postrow.clock())
+        from unnest(fail.tenants, fail.ids, fail.errors, coalesce(fail.types, '{}'),
+            coalesce(fail.tracebacks, '{}'), coalesce(fail.retry_at, '{}')) with ordinality
+            w(tenant, id, error, type, traceback, again, n)
+        where w.n = any (v_taken);
+    end if;
+    return query select * from postrow.outcomes(fail.tenants, fail.ids, fail.tokens, v_taken);
+end
+$$
+
+-- next
+-- A dead letter now, whatever attempts are left: `reasons` say why and are recorded as a failure.
+-- Rows and waiting as for ack. Raises PW003.
+create or replace function postrow.bury(
+    tenants text[], ids uuid[], tokens uuid[], reasons text[], wait boolean default true
+) returns table (tenant text, id uuid, outcome text)
+language plpgsql volatile security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+    v_taken  int[];
+    v_now    timestamptz := postrow.clock();
+begin
+    perform postrow.check_length('reasons', cardinality(bury.reasons), bury.ids);
+    v_taken := postrow.take(bury.tenants, bury.ids, bury.tokens, bury.wait);
+    perform postrow.kill(array_agg(m.tenant), array_agg(m.id), array_agg('buried'::text),
+        array_agg(postrow.add_failure(m.failures, m.attempt, v_now, m.claimed_by, 'buried', w.reason, null)), v_now)
+    from unnest(bury.tenants, bury.ids, bury.reasons) with ordinality w(tenant, id, reason, n)
+    join postrow.message m on m.tenant = w.tenant and m.id = w.id
+    where w.n = any (v_taken);
+    return query select * from postrow.outcomes(bury.tenants, bury.ids, bury.tokens, v_taken);
+end
+$$

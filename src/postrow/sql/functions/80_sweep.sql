@@ -1,0 +1,242 @@
+-- The sweep: what makes every promise true in the end. Each step is one function, bounded by a limit, waits for nobody
+-- and knows no handler. All but postrow.sweep are internal; each gives how many rows it did.
+
+-- Expired leases: failures like any other, by the consumer's policy, or dead letters with reason `lease`.
+-- Starts where the session's last sweep ended (setting postrow.swept_to: `<clock> <moment of the last deep pass>`, a
+-- hint; a text that does not parse counts as none), since vacuum can remove nothing under a long transaction and the index
+-- would be walked from its dead beginning each time; a deep pass from the beginning comes every 10 s. The frontier
+-- never passes an expired row that was left, be it locked by others or beyond the limit.
+create or replace function postrow.sweep_leases("limit" int, now timestamptz) returns int
+language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+as $$
+#variable_conflict use_column
+declare
+    v_state     text[] := regexp_match(current_setting('postrow.swept_to', true),
+        '^([0-9]{1,12}\.[0-9]{6}) ([0-9]{1,12}\.[0-9]{6})$');
+    v_clock     double precision := date_part('epoch', sweep_leases.now);
+    v_deep      double precision := v_state[2]::double precision;
+    v_from      timestamptz := '-infinity';
+    v_tenants   text[];
+    v_ids       uuid[];
+    v_errors    text[];
+    v_frontier  timestamptz;
+begin
+    if v_clock - v_deep between 0 and 10 then
+        v_from := least(to_timestamp(v_state[1]::double precision), sweep_leases.now);
+    else
+        v_deep := v_clock;
+    end if;
+    select array_agg(e.tenant), array_agg(e.id), array_agg(format('the lease of worker %s, claimed at %s, expired at %s',
+            coalesce(e.claimed_by, 'unknown'), e.claimed_at, e.available_at))
+        into v_tenants, v_ids, v_errors
+    from (
+        select m.tenant, m.id, m.claimed_by, m.claimed_at, m.available_at from postrow.message m
+        where m.claim_token is not null and m.available_at < sweep_leases.now and m.available_at >= v_from
+        order by m.available_at limit sweep_leases."limit"
+        for update skip locked
+    ) e;
+    if v_ids is not null then
+        perform postrow.retry_or_kill(v_tenants, v_ids, v_errors,
+            array_fill('lease_expired'::text, array[cardinality(v_ids)]), null, null, 'lease', sweep_leases.now);
+    end if;
+    select min(m.available_at) into v_frontier from postrow.message m
+    where m.claim_token is not null and m.available_at < sweep_leases.now and m.available_at >= v_from;
+    perform set_config('postrow.swept_to', format('%s %s',
+        round(date_part('epoch', coalesce(v_frontier, sweep_leases.now - interval '0.2 s'))::numeric, 6),
+        round(v_deep::numeric, 6)), false);
+    return coalesce(cardinality(v_ids), 0);
+end
+$$
+
+-- next
+-- Messages past their expires_at that nobody holds: dead letters, reason `expired`.
+create or replace function postrow.sweep_expired("limit" int, now timestamptz) returns int
+language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+    v_tenants   text[];
+    v_ids       uuid[];
+    v_failures  jsonb[];
+begin
+    select array_agg(e.tenant), array_agg(e.id), array_agg(e.failures) into v_tenants, v_ids, v_failures
+    from (
+        select m.tenant, m.id, m.failures from postrow.message m
+        where m.expires_at <= sweep_expired.now and m.claim_token is null
+        order by m.expires_at limit sweep_expired."limit"
+        for update skip locked
+    ) e;
+    perform postrow.kill(v_tenants, v_ids, array_fill('expired'::text, array[coalesce(cardinality(v_ids), 0)]),
+        v_failures, sweep_expired.now);
+    return coalesce(cardinality(v_ids), 0);
+end
+$$
+
+-- next
+-- Messages whose target did not claim them in time: anybody's now.
+create or replace function postrow.sweep_targets("limit" int, now timestamptz) returns int
+language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+    v_done  int;
+    v_taps  int;
+begin
+    with late as materialized (
+        select m.tenant, m.id from postrow.message m
+        where m.target_until <= sweep_targets.now and m.claim_token is null
+        order by m.target_until limit sweep_targets."limit"
+        for update skip locked
+    ), freed as (
+        update postrow.message m set target = null, target_until = null from late l
+        where m.tenant = l.tenant and m.id = l.id
+        returning m.queue, m.tenant
+    )
+    select coalesce(sum(t.n), 0), count(postrow.tap(t.queue, t.tenant)) into v_done, v_taps
+    from (select f.queue, f.tenant, count(*) as n from freed f group by f.queue, f.tenant) t;
+    return v_done;
+end
+$$
+
+-- next
+-- Keys of the ledger past their time; one whose message still lives, or waits as an open dead letter, stays a day more.
+create or replace function postrow.sweep_seen("limit" int, now timestamptz) returns int
+language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+    v_done  int;
+begin
+    with old as materialized (
+        select s.tenant, s.scope, s.key,
+            exists (select from postrow.message m where m.tenant = s.tenant and m.id = s.message_id)
+            or exists (select from postrow.dead_letter d where d.tenant = s.tenant and d.id = s.message_id
+                and d.resolved_at is null) as lives
+        from postrow.seen s
+        where s.until <= sweep_seen.now
+        order by s.until limit sweep_seen."limit"
+        for update of s skip locked
+    ), kept as (
+        update postrow.seen s set until = sweep_seen.now + interval '1 day' from old o
+        where o.lives and s.tenant = o.tenant and s.scope = o.scope and s.key = o.key
+        returning 1
+    ), gone as (
+        delete from postrow.seen s using old o
+        where not o.lives and s.tenant = o.tenant and s.scope = o.scope and s.key = o.key
+        returning 1
+    )
+    select (select count(*) from kept) + (select count(*) from gone) into v_done;
+    return v_done;
+end
+$$
+
+-- next
+-- Workers that have not been heard of for a day. Nothing depends on their rows.
+create or replace function postrow.sweep_workers("limit" int, now timestamptz) returns int
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+    v_done  int;
+begin
+    with old as materialized (
+        select w.id from postrow.worker w where w.beat_at < sweep_workers.now - interval '1 day'
+        limit sweep_workers."limit" for update skip locked
+    ), gone as (
+        delete from postrow.worker w using old o where w.id = o.id returning 1
+    )
+    select count(*) into v_done from gone;
+    return v_done;
+end
+$$
+
+-- next
+-- Partitions of the history, a day of UTC each: one day a call is made, from today to a week ahead, together
+-- with the rows of that day that stand in the default partition; else one that is older than the setting
+-- history_days is dropped. Both need a lock on the parent, and every ack would queue behind one that waits: so
+-- it waits 50 ms at most, and a later call tries again.
+create or replace function postrow.sweep_history(now timestamptz) returns int
+language plpgsql volatile set lock_timeout = '50ms' set timezone = 'UTC' set datestyle = 'ISO'
+as $$
+#variable_conflict use_column
+declare
+    v_today  date := sweep_history.now::date;
+    v_day    date;
+    v_name   text;
+begin
+    select h.finished_at::date into v_day from postrow.history_default h limit 1;
+    if not found then
+        select d.day::date into v_day
+        from generate_series(v_today::timestamp, v_today + 7, interval '1 day') d(day)
+        where to_regclass('postrow.history_' || to_char(d.day, 'YYYYMMDD')) is null
+        order by d.day limit 1;
+    end if;
+    if v_day is not null then
+        v_name := 'history_' || to_char(v_day, 'YYYYMMDD');
+        if to_regclass('postrow.' || v_name) is not null then
+            return 0;  -- rows of a day that has its partition cannot be in the default one
+        end if;
+        execute format('create table postrow.%I (like postrow.history including defaults including constraints '
+            'including storage)', v_name);
+        execute format('with moved as (delete from postrow.history_default where finished_at >= %1$L and '
+            'finished_at < %2$L returning *) insert into postrow.%3$I select * from moved',
+            v_day::timestamptz, (v_day + 1)::timestamptz, v_name);
+        execute format('alter table postrow.history attach partition postrow.%I for values from (%L) to (%L)',
+            v_name, v_day::timestamptz, (v_day + 1)::timestamptz);
+        return 1;
+    end if;
+    select c.relname into v_name
+    from pg_catalog.pg_inherits i join pg_catalog.pg_class c on c.oid = i.inhrelid
+    where i.inhparent = 'postrow.history'::regclass and c.relname ~ '^history_[0-9]{8}$'
+        and substr(c.relname, 9)::date + 1 + postrow.setting('history_days')::int <= v_today
+    order by c.relname limit 1;
+    if found then
+        execute format('drop table postrow.%I', v_name);
+        return 1;
+    end if;
+    return 0;
+exception
+    when lock_not_available then
+        return 0;
+end
+$$
+
+-- next
+-- One call is one transaction and one step of the sweep; `step` null runs each once. Steps: leases, expired, targets,
+-- seen, history, workers. Gives what was done and whether there may be more. A transaction-level lock makes it one sweeper at a time: a call that does not get it
+-- gives no rows and returns at once. Who calls it: any worker, `postrow sweep`, or pg_cron. Bounded by "limit" rows.
+-- Locks rows with skip locked. Raises PW003.
+create or replace function postrow.sweep(step text default null, "limit" int default 1000)
+returns setof postrow.swept
+language plpgsql volatile security definer set search_path = ''
+as $$
+#variable_conflict use_column
+declare
+    v_now    timestamptz := postrow.clock();
+    v_step   text;
+    v_done   int;
+    v_limit  int := sweep."limit";
+begin
+    perform postrow.check_limit('limit', sweep."limit");
+    if (sweep.step in ('leases', 'expired', 'targets', 'seen', 'history', 'workers')) is false then
+        perform postrow.refuse(format('step is %L', sweep.step),
+            'Give leases, expired, targets, seen, history or workers; leave it out for all.');
+    end if;
+    if not pg_try_advisory_xact_lock(1886613364, 1) then  -- 'prow' in ASCII; 1: the sweep, 2: migrations
+        return;
+    end if;
+    foreach v_step in array array['leases', 'expired', 'targets', 'seen', 'history', 'workers'] loop
+        continue when v_step <> sweep.step;
+        v_done := case v_step
+            when 'leases' then postrow.sweep_leases(v_limit, v_now)
+            when 'expired' then postrow.sweep_expired(v_limit, v_now)
+            when 'targets' then postrow.sweep_targets(v_limit, v_now)
+            when 'seen' then postrow.sweep_seen(v_limit, v_now)
+            when 'history' then postrow.sweep_history(v_now)
+            else postrow.sweep_workers(v_limit, v_now) end;
+        return next (v_step, v_done,
+            case when v_step = 'history' then v_done > 0 else v_done >= v_limit end)::postrow.swept;
+    end loop;
+end
+$$

@@ -1,0 +1,72 @@
+-- Refuses a dead letter that is not there or has been decided. Locks its row. Internal. Raises PW009.
+create or replace function postrow.open_dead_letter(id uuid, tenant text) returns postrow.dead_letter
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+    v_dead  postrow.dead_letter;
+begin
+    select d.* into v_dead from postrow.dead_letter d
+    where d.tenant = open_dead_letter.tenant and d.id = open_dead_letter.id for update;
+    if not found then
+        raise exception using errcode = 'PW009',
+            message = format('there is no dead letter %s of tenant %s', open_dead_letter.id, open_dead_letter.tenant),
+            hint = 'Look with `postrow dead list` or select from postrow.dead_letter.';
+    elsif v_dead.resolved_at is not null then
+        raise exception using errcode = 'PW009',
+            message = format('dead letter %s was %s at %s by %s%s', v_dead.id, v_dead.resolution,
+                v_dead.resolved_at, v_dead.resolved_by,
+                case when v_dead.redriven_as is null then '' else format(', as %s', v_dead.redriven_as) end),
+            hint = 'Each dead letter is decided once.';
+    end if;
+    return v_dead;
+end
+$$
+
+-- next
+-- Sends a dead letter again, as a new message: a new id, attempt 0, due now, with its failures and lineage; an
+-- expires_at that has passed is dropped. The dead letter stays, resolved, and names the new id. Taps.
+-- Gives the new id. Locks the dead letter's row. Raises PW009.
+create or replace function postrow.redrive(id uuid, tenant text) returns uuid
+language plpgsql volatile security definer set search_path = ''
+as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := postrow.clock();
+    v_new   uuid := postrow.uuid7();
+    v_dead  postrow.dead_letter := postrow.open_dead_letter(redrive.id, redrive.tenant);
+begin
+    insert into postrow.message (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by, available_at,
+        max_attempts, subject, group_key, expires_at, topic, parent_id, hops, failures)
+    values (v_dead.tenant, v_new, v_dead.queue, v_dead.priority, v_dead.payload, v_dead.headers, v_now,
+        postrow.caller(), v_now, v_dead.max_attempts, v_dead.subject, v_dead.group_key,
+        case when v_dead.expires_at > v_now then v_dead.expires_at end, v_dead.topic, v_dead.parent_id, v_dead.hops,
+        v_dead.failures);
+    update postrow.dead_letter d
+    set resolved_at = v_now, resolution = 'redriven', resolved_by = postrow.caller(), redriven_as = v_new
+    where d.tenant = v_dead.tenant and d.id = v_dead.id;
+    perform postrow.tap(v_dead.queue, v_dead.tenant);
+    return v_new;
+end
+$$
+
+-- next
+-- Decides a dead letter without sending it again: resolution `ignored` or `handled`, and a reason for the record.
+-- Locks its row. Raises PW003, PW009.
+create or replace function postrow.resolve(id uuid, tenant text, resolution text, reason text) returns void
+language plpgsql volatile security definer set search_path = ''
+as $$
+#variable_conflict use_column
+begin
+    if (resolve.resolution in ('ignored', 'handled')) is not true then
+        perform postrow.refuse(format('resolution is %L', resolve.resolution), 'Give ignored or handled.');
+    elsif coalesce(resolve.reason, '') = '' then
+        perform postrow.refuse('reason is empty', 'Say why, for who looks later.');
+    end if;
+    perform postrow.open_dead_letter(resolve.id, resolve.tenant);
+    update postrow.dead_letter d
+    set resolved_at = postrow.clock(), resolution = resolve.resolution, resolved_by = postrow.caller(),
+        resolution_reason = postrow.cut(resolve.reason, 800)
+    where d.tenant = resolve.tenant and d.id = resolve.id;
+end
+$$

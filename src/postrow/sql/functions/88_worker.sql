@@ -1,0 +1,25 @@
+-- A worker says that it lives; its row is its own. Who calls it: the worker's heartbeat, every few seconds.
+create or replace function postrow.beat(id uuid, name text, host text, pid int, queues text[], version text) returns void
+language plpgsql volatile security definer set search_path = ''
+as $$
+#variable_conflict use_column
+declare
+    v_now  timestamptz := postrow.clock();
+begin
+    perform postrow.check_name('name', beat.name);
+    insert into postrow.worker (id, name, host, pid, queues, version, started_at, beat_at)
+    values (beat.id, beat.name, beat.host, beat.pid, beat.queues, beat.version, v_now, v_now)
+    on conflict (id) do update set beat_at = excluded.beat_at, queues = excluded.queues;
+end
+$$
+
+-- next
+-- A worker says that it has stopped.
+create or replace function postrow.leave(id uuid) returns void
+language plpgsql volatile security definer set search_path = ''
+as $$
+#variable_conflict use_column
+begin
+    delete from postrow.worker w where w.id = leave.id;
+end
+$$

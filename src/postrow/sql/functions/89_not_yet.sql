@@ -1,0 +1,25 @@
+-- In the contract, and not built in this version: refused with PW004, so that callers learn it from the name.
+
+create or replace function postrow.publish(
+    topic text, payload jsonb, tenant text default 'default', priority int default 0, delay interval default null,
+    available_at timestamptz default null, max_attempts int default null, subject text default null,
+    group_key text default null, expires_at timestamptz default null, headers jsonb default null,
+    id uuid default null
+) returns table (subscriber_queue text, message_id uuid)
+language plpgsql volatile security definer set search_path = ''
+as $$
+begin
+    perform postrow.not_yet('publish');
+end
+$$
+
+-- next
+create or replace function postrow.once(
+    key text, scope text default '', tenant text default 'default', keep interval default '30 days'
+) returns boolean
+language plpgsql volatile security definer set search_path = ''
+as $$
+begin
+    perform postrow.not_yet('once');
+end
+$$

@@ -1,0 +1,263 @@
+-- The tables of DESIGN.md section 3. Statements are separated by a line `-- next`; each is one call.
+create schema if not exists postrow
+
+-- next
+-- What has been applied here. One row a migration.
+create table postrow.migration (
+    version     int primary key,
+    name        text collate "C" not null,
+    checksum    text collate "C" not null,
+    applied_at  timestamptz not null default clock_timestamp()
+)
+
+-- next
+-- The function files as they stand here; a file whose checksum differs is applied again.
+create table postrow.function_file (
+    name        text collate "C" primary key,
+    checksum    text collate "C" not null,
+    applied_at  timestamptz not null default clock_timestamp()
+)
+
+-- next
+-- Settings of the schema, few and by name; postrow.configure() checks them.
+create table postrow.setting (
+    name   text collate "C" primary key,
+    value  text not null
+)
+
+-- next
+insert into postrow.setting (name, value) values ('history_days', '7')
+
+-- next
+-- Unfinished messages, and only those. Fixed-width columns first: no padding between them.
+-- A claim and an extend move keys of the ready and the leased index, so no update of a claim is heap-only.
+create table postrow.message (
+    id            uuid not null,
+    enqueued_at   timestamptz not null,
+    available_at  timestamptz not null,  -- not before; the lease's end while claimed
+    claimed_at    timestamptz,
+    target_until  timestamptz,
+    expires_at    timestamptz,
+    claim_token   uuid,                  -- null: free. The whole concurrency mechanism
+    parent_id     uuid,
+    attempt       int not null default 0,
+    max_attempts  int,
+    priority      smallint not null default 0,
+    hops          smallint not null default 0,
+    tenant        text collate "C" not null,
+    queue         text collate "C" not null,
+    enqueued_by   text,
+    claimed_by    text collate "C",
+    target        text collate "C",
+    subject       text collate "C",
+    group_key     text collate "C",
+    dedup_key     text collate "C",
+    topic         text collate "C",
+    payload       jsonb not null,
+    headers       jsonb,
+    failures      jsonb,
+    primary key (tenant, id)
+) with (
+    -- the table is small and churns: vacuum by count, not by share, and without a pause
+    autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_insert_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_threshold = 5000, autovacuum_analyze_scale_factor = 0.1
+)
+
+-- next
+-- claim, lanes, depth_pending: the range available_at <= now bounds the scan, so a million messages
+-- scheduled for tomorrow cost a claim nothing.
+create index message_ready on postrow.message (queue, tenant, priority, available_at)
+    where claim_token is null and target is null
+
+-- next
+-- claim of one worker's own messages, over all tenants in one probe: target stands before the lane.
+create index message_targeted on postrow.message (queue, target, tenant, priority, available_at)
+    where claim_token is null and target is not null
+
+-- next
+-- sweep (leases), release_claim, depth of what is claimed.
+create index message_leased on postrow.message (available_at) where claim_token is not null
+
+-- next
+-- "what happened to order 17": by the business record.
+create index message_subject on postrow.message (tenant, subject) where subject is not null
+
+-- next
+-- sweep (expired).
+create index message_expires on postrow.message (expires_at)
+    where expires_at is not null and claim_token is null
+
+-- next
+-- sweep (targets): messages whose worker did not come in time.
+create index message_target_until on postrow.message (target_until)
+    where target_until is not null and claim_token is null
+
+-- next
+-- Finished messages: append-only, a partition a day, dropped whole when they are old.
+create table postrow.history (
+    id            uuid not null,
+    enqueued_at   timestamptz not null,
+    started_at    timestamptz,
+    finished_at   timestamptz not null,
+    expires_at    timestamptz,
+    parent_id     uuid,
+    attempt       int not null,
+    max_attempts  int,
+    priority      smallint not null,
+    hops          smallint not null,
+    tenant        text collate "C" not null,
+    queue         text collate "C" not null,
+    outcome       text collate "C" not null check (outcome in ('done', 'unrouted')),
+    enqueued_by   text,
+    claimed_by    text collate "C",
+    target        text collate "C",
+    subject       text collate "C",
+    group_key     text collate "C",
+    dedup_key     text collate "C",
+    topic         text collate "C",
+    payload       jsonb not null,
+    headers       jsonb,
+    failures      jsonb
+) partition by range (finished_at)
+
+-- next
+-- show: by the message's id.
+create index history_id on postrow.history (id)
+
+-- next
+create index history_subject on postrow.history (tenant, subject) where subject is not null
+
+-- next
+-- What no day's partition takes; the sweep moves its rows to one.
+create table postrow.history_default partition of postrow.history default
+
+-- next
+-- Messages that ran out of attempts, expired or were buried; kept until a person decides.
+create table postrow.dead_letter (
+    id                 uuid not null,
+    enqueued_at        timestamptz not null,
+    claimed_at         timestamptz,
+    died_at            timestamptz not null,
+    expires_at         timestamptz,
+    resolved_at        timestamptz,
+    parent_id          uuid,
+    redriven_as        uuid,
+    attempt            int not null,
+    max_attempts       int,
+    priority           smallint not null,
+    hops               smallint not null,
+    tenant             text collate "C" not null,
+    queue              text collate "C" not null,
+    reason             text collate "C" not null
+        check (reason in ('attempts', 'expired', 'buried', 'hops', 'lease')),
+    resolution         text collate "C" check (resolution in ('redriven', 'ignored', 'handled')),
+    resolution_reason  text,
+    resolved_by        text,
+    enqueued_by        text,
+    claimed_by         text collate "C",
+    target             text collate "C",
+    subject            text collate "C",
+    group_key          text collate "C",
+    dedup_key          text collate "C",
+    topic              text collate "C",
+    payload            jsonb not null,
+    headers            jsonb,
+    failures           jsonb,
+    primary key (tenant, id)
+)
+
+-- next
+-- status and dead list: what waits for a decision.
+create index dead_letter_open on postrow.dead_letter (queue, tenant, died_at) where resolved_at is null
+
+-- next
+-- show: where a redriven message came from.
+create index dead_letter_redriven on postrow.dead_letter (redriven_as) where redriven_as is not null
+
+-- next
+-- show, by id alone.
+create index dead_letter_id on postrow.dead_letter (id)
+
+-- next
+-- The ledger behind caller-supplied ids, deduplication and once: its key is inserted in the caller's
+-- transaction before the message, and lives for a stated time whatever the history keeps.
+create table postrow.seen (
+    until       timestamptz not null,
+    message_id  uuid,
+    tenant      text collate "C" not null,
+    scope       text collate "C" not null,
+    key         text collate "C" not null,
+    queue       text collate "C",
+    primary key (tenant, scope, key)
+)
+
+-- next
+-- sweep (seen).
+create index seen_until on postrow.seen (until)
+
+-- next
+-- What handles a queue, one for each (tenant or '*' for all, queue), and how it is retried.
+create table postrow.consumer (
+    tenant         text collate "C" not null,
+    queue          text collate "C" not null,
+    handler        text collate "C" not null,
+    kind           text collate "C" not null,
+    lease          interval not null,
+    retry          text collate "C" not null check (retry in ('exponential', 'linear', 'constant')),
+    retry_base     interval not null,
+    retry_factor   double precision not null,
+    retry_cap      interval not null,
+    retry_jitter   boolean not null,
+    max_attempts   int not null check (max_attempts >= 1),
+    keep_history   boolean not null,
+    registered_by  text,
+    registered_at  timestamptz not null,
+    primary key (tenant, queue)
+)
+
+-- next
+-- The workers that were seen lately. Nothing depends on it: leases are the truth.
+create table postrow.worker (
+    id          uuid primary key,
+    name        text collate "C" not null,
+    host        text not null,
+    pid         int not null,
+    queues      text[] not null,
+    version     text not null,
+    started_at  timestamptz not null,
+    beat_at     timestamptz not null
+)
+
+-- next
+-- What a claim gives: a row for each message; and, from claim_lanes (and claim with `after`), one with a null
+-- id for each lane that gave none, for its frontier.
+create type postrow.claimed as (
+    lane          int,
+    tenant        text collate "C",
+    id            uuid,
+    queue         text collate "C",
+    priority      smallint,
+    payload       jsonb,
+    headers       jsonb,
+    attempt       int,
+    max_attempts  int,
+    claim_token   uuid,
+    claimed_at    timestamptz,
+    lease_until   timestamptz,
+    due_at        timestamptz,
+    enqueued_at   timestamptz,
+    subject       text collate "C",
+    target        text collate "C",
+    group_key     text collate "C",
+    topic         text collate "C",
+    parent_id     uuid,
+    hops          smallint,
+    expires_at    timestamptz,
+    failures      jsonb,
+    frontier      timestamptz
+)
+
+-- next
+-- What a step of the sweep did.
+create type postrow.swept as (step text collate "C", done int, more boolean)

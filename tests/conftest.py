@@ -1,0 +1,208 @@
+"""One private server a test process; isolation by rollback where it is true, by a database where it is not."""
+
+import os
+import threading
+import time
+import uuid
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from postrow import migrate
+from postrow.embedded import Server
+
+DEADLINE = 20.0  # seconds: how long a test waits for a thing that should come at once on an idle machine
+
+
+def wait_for(condition, *, what="the condition", deadline=DEADLINE):
+    """Look again and again until `condition()` is true, and give what it gave."""
+    end = time.monotonic() + deadline
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > end:
+            pytest.fail(f"waited {deadline} s for {what}")
+        time.sleep(0.005)
+
+
+@pytest.fixture(name="wait_for")
+def _wait_for():
+    return wait_for
+
+
+@pytest.fixture(scope="session")
+def server():
+    """A private Postgres: the embedded one, or the binaries in POSTROW_TEST_BIN."""
+    folder = os.environ.get("POSTROW_TEST_BIN")
+    with Server(bin_dir=Path(folder) if folder else None, durable=False) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def template(server):
+    """The name of a database that is migrated and never written to."""
+    with psycopg.connect(server.dsn(), autocommit=True) as conn:
+        conn.execute("create database postrow_template")
+    migrate.apply(server.dsn("postrow_template"))
+    return "postrow_template"
+
+
+@contextmanager
+def _database(server, template):
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server.dsn(), autocommit=True) as conn:
+        conn.execute(f"create database {name} template {template}")
+    yield server.dsn(name)
+    with psycopg.connect(server.dsn(), autocommit=True) as conn:
+        conn.execute(f"drop database {name} with (force)")
+
+
+@pytest.fixture
+def database(server, template):
+    """The DSN of a migrated database of this test's own: for LISTEN, DDL, crash and migration tests."""
+    with _database(server, template) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def empty_database(server):
+    """The DSN of a database without a schema of ours."""
+    with _database(server, "template0") as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def shared_dsn(server, template):
+    """The DSN of a database that tests share: they roll back, or use `committed`, which cleans up."""
+    with _database(server, template) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def _conn(shared_dsn):
+    with psycopg.connect(shared_dsn) as conn:
+        yield conn
+
+
+@pytest.fixture
+def conn(_conn):
+    """A connection in a transaction that is rolled back at the end; search_path is empty."""
+    _conn.execute("set local search_path = ''")
+    yield _conn
+    _conn.rollback()
+
+
+@pytest.fixture
+def committed(shared_dsn):
+    """The shared DSN, for tests whose commits must be seen; what they left is deleted at the end."""
+    yield shared_dsn
+    with psycopg.connect(shared_dsn, autocommit=True) as conn:
+        for table in ("message", "history", "dead_letter", "seen", "consumer", "worker"):
+            conn.execute(f"delete from postrow.{table}")
+
+
+class Clock:
+    """postrow.clock() as a table's value: it stands still until a test moves it, in every session."""
+
+    def __init__(self, conn):
+        self.conn = conn
+        self.now = datetime.now(UTC)
+        conn.execute("create table postrow.test_clock (now timestamptz)")
+        conn.execute("insert into postrow.test_clock values (%s)", [self.now])
+        conn.execute(
+            "create or replace function postrow.clock() returns timestamptz language sql volatile "
+            "as 'select now from postrow.test_clock'"
+        )
+
+    def set(self, moment):
+        self.now = moment
+        self.conn.execute("update postrow.test_clock set now = %s", [moment])
+
+    def advance(self, seconds):
+        self.set(self.now + timedelta(seconds=seconds))
+
+
+@pytest.fixture
+def clock(conn):
+    """A clock that stands still, in the transaction of `conn`."""
+    return Clock(conn)
+
+
+class Session:
+    """A named database session on a thread of its own, so that one can wait while another goes on."""
+
+    def __init__(self, dsn, name):
+        self.conn = psycopg.connect(dsn, autocommit=True, application_name=name)
+        self.conn.execute("set search_path = ''")
+        self.pid = self.conn.info.backend_pid
+        self._monitor = psycopg.connect(dsn, autocommit=True)
+
+    def run(self, statement, params=None):
+        """Run a statement and give its rows."""
+        cursor = self.conn.execute(statement, params)
+        return cursor.fetchall() if cursor.description else []
+
+    def start(self, statement, params=None):
+        """Begin a statement that may wait; `result()` of what comes back joins it."""
+        return _Running(self, statement, params)
+
+    def blocked(self):
+        """Whether this session waits for a lock now."""
+        row = self._monitor.execute(
+            "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s", [self.pid]
+        ).fetchone()
+        return bool(row and row[0])
+
+    def close(self):
+        self.conn.close()
+        self._monitor.close()
+
+
+class _Running:
+    def __init__(self, session, statement, params):
+        self.session = session
+        self._outcome = None
+
+        def work():
+            try:
+                self._outcome = (session.run(statement, params), None)
+            except psycopg.Error as error:
+                self._outcome = (None, error)
+
+        self._thread = threading.Thread(target=work, daemon=True)
+        self._thread.start()
+
+    @property
+    def done(self):
+        return not self._thread.is_alive()
+
+    def wait_until_blocked(self):
+        wait_for(lambda: self.done or self.session.blocked(), what="the session to wait for a lock")
+        assert not self.done, f"the statement did not wait: {self._outcome}"
+        return self
+
+    def result(self):
+        self._thread.join(DEADLINE)
+        assert self.done, "the statement did not end"
+        rows, error = self._outcome
+        if error is not None:
+            raise error
+        return rows
+
+
+@pytest.fixture
+def sessions(committed):
+    """Makes named sessions on the shared database: sessions('w1')."""
+    made = []
+
+    def make(name):
+        made.append(Session(committed, name))
+        return made[-1]
+
+    yield make
+    for session in made:
+        session.close()
