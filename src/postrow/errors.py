@@ -180,3 +180,28 @@ BY_SQLSTATE: dict[str, type[PostrowError]] = {
     )
     if cls.sqlstate is not None
 }
+
+_OUT_OF_RANGE = ("22003", "22008", "22007", "22023")  # numbers, timestamps and settings that Postgres itself refuses
+_NO_SCHEMA = ("3F000", "42883", "42P01")  # no such schema, function, table
+
+
+def from_sqlstate(code: str | None, message: str, hint: str | None = None) -> PostrowError | None:
+    """The exception of ours for an error that the database raised; None for one that is not ours to translate.
+
+    Args:
+        code: the five letters.
+        message: the database's primary message.
+        hint: the database's hint, which ours carry the next step in.
+    """
+    if code in _NO_SCHEMA and "postrow." in message or code == "3F000" and '"postrow"' in message:
+        return SchemaMismatchError(f"the schema does not fit this package: {message}", hint="Run: postrow migrate")
+    if code == "42501":
+        return PrivilegeError(
+            message,
+            hint="Grant the role that may: postrow_producer enqueues, postrow_worker claims, postrow_reader looks, "
+            "postrow_admin decides.",
+        )
+    if code in _OUT_OF_RANGE:
+        return BadArgumentError(message, hint=hint)
+    cls = BY_SQLSTATE.get(code or "")
+    return None if cls is None else cls(message, hint=hint)

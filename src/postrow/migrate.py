@@ -188,12 +188,12 @@ def _rows(conn: psycopg.Connection[Any], statement: str) -> list[Any]:
     from psycopg.rows import tuple_row  # noqa: PLC0415
 
     with conn.cursor(row_factory=tuple_row) as cursor:
-        return cursor.execute(cast("LiteralString", statement)).fetchall()
+        return cursor.execute(statement).fetchall()
 
 
 def _run(conn: psycopg.Connection[Any], *statements: str) -> None:
     for statement in statements:
-        conn.execute(cast("LiteralString", statement))
+        conn.execute(statement)
 
 
 def _record(file: SqlFile) -> str:

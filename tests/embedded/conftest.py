@@ -35,6 +35,8 @@ def template() -> Iterator[Path]:
     folder.chmod(0o711)
     with Server(folder / "data", durable=False):
         pass
+    for name in ("server.log", "server.json"):  # each copy has its own log, and a port of its own
+        (folder / "data.postrow" / name).unlink()
     yield folder
     shutil.rmtree(folder)
 

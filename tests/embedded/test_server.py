@@ -1,16 +1,17 @@
 import os
 import socket
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from postrow.embedded import Server
+from postrow.embedded import Server, serve
 from postrow.embedded.cluster import Cluster
 from postrow.embedded.launch import free_ports
-from postrow.embedded.postmaster import children_of, is_gone
+from postrow.embedded.postmaster import children_of, is_gone, live_postmaster, wait_until
 from postrow.errors import BadArgumentError, EmbeddedServerError
 
 
@@ -206,3 +207,45 @@ def test_it_outlives_the_thread_that_started_it(data, place, ask, wait):
         assert "shutdown request" not in (place / "data.postrow" / "server.log").read_text()
     finally:
         server.stop()
+
+
+def test_it_works_without_the_death_signal_and_without_proc(data, monkeypatch, ask):
+    """As on macOS: `ps` instead of /proc, and no small program between fork and Postgres."""
+    monkeypatch.setattr("postrow.embedded.postmaster.PROC", False)
+    monkeypatch.setattr(sys, "executable", "")
+    with Server(data) as server:
+        ask(server.dsn(), "create table kept as select 1 as n")
+        joined = serve(data)
+        assert joined.pid == server.pid
+        joined.stop()
+        children = children_of(server.pid)
+        assert children
+        server.kill()
+        assert not any(Path(f"/proc/{pid}/cwd").exists() for pid in children)
+        assert not joined.running
+        server.start()
+        assert ask(server.dsn(), "table kept") == [(1,)]
+
+
+def test_an_interrupt_while_it_starts_leaves_no_server(data, monkeypatch):
+    seen = []
+
+    def interrupted(condition, *, seconds):
+        wait_until(condition, seconds=seconds)
+        seen.append(live_postmaster(data).pid)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("postrow.embedded.launch.wait_until", interrupted)
+    server = Server(data, durable=False)
+    with pytest.raises(KeyboardInterrupt):
+        server.start()
+    assert is_gone(seen[0])
+    with server:
+        assert server.running
+
+
+def test_a_folder_that_cannot_be_made_says_why(place):
+    (place / "file").write_text("")
+    with pytest.raises(EmbeddedServerError, match="Not a directory"):
+        Server(place / "file" / "data").start()

@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -125,7 +126,13 @@ class Cluster:
         with self.open_log() as log:
             start = log.tell()
             process = spawn(command, account=self.account, output=log)
-            if process.wait() != 0:
+            try:
+                code = process.wait()
+            except BaseException:  # Ctrl-C, which it does not get from the terminal
+                process.send_signal(signal.SIGINT)  # it removes what it made
+                process.wait()
+                raise
+            if code != 0:
                 raise EmbeddedServerError(
                     f"initdb failed for {self.data}:\n{self.log_tail(start)}",
                     hint=f"The whole log: {self.log}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
 from pathlib import Path
 
@@ -46,6 +48,8 @@ def make_parents(folder: Path, account: Account | None) -> None:
     """
     try:
         missing = [parent for parent in folder.parents if not parent.exists()]
+        if not folder.parents[len(missing)].is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         for parent in reversed(missing):
             parent.mkdir(exist_ok=True)
             if account is not None:

@@ -24,6 +24,7 @@ Mode = Literal["fast", "immediate", "smart"]
 HOST = "127.0.0.1"
 START_SECONDS = 30.0
 STOP_SECONDS = 60.0
+RETRY_SECONDS = 20.0  # of those 30: how long to wait for a port, or for memory that orphans still use
 # Not in the range that systems give to outgoing connections (32768 and up, or 49152 and up): there a
 # port can be lost to a client between kill and start, and a client that polls it can meet itself.
 PORTS = range(20_000, 32_768)
@@ -44,22 +45,27 @@ class Launch:
         Raises:
             EmbeddedServerError: it ended, or takes no connections within 30 s; with the log's tail.
         """
-        deadline = time.monotonic() + START_SECONDS
+        begin = time.monotonic()
         port = next(ports)
         while True:
             process, start = self._spawn(port)
             data = self.cluster.data
-            if wait_until(
-                lambda: process.poll() is not None or _accepts(process.pid, data),  # noqa: B023 - called at once
-                seconds=deadline - time.monotonic(),
-            ):
+            try:
+                settled = wait_until(
+                    lambda: process.poll() is not None or _accepts(process.pid, data),  # noqa: B023 - called at once
+                    seconds=begin + START_SECONDS - time.monotonic(),
+                )
+            except BaseException:  # Ctrl-C: nobody would know of the process
+                crash(process)
+                raise
+            if settled:
                 if process.poll() is None:
                     return process, port
                 tail = self.cluster.log_tail(start)
                 following = next(ports, None) if "Address already in use" in tail else None
                 # Children of a server that was killed may still be ending.
                 shared = "pre-existing shared memory block" in tail
-                if (following or shared) and time.monotonic() < deadline:
+                if (following or shared) and time.monotonic() < begin + RETRY_SECONDS:
                     time.sleep(0 if following not in {None, port} else 0.1)
                     port = following or port
                     continue
@@ -111,6 +117,10 @@ def free_ports() -> Iterator[int]:
             found += 1
             if found == 20:
                 return
+    if not found:
+        raise EmbeddedServerError(
+            f"No port from {PORTS.start} to {PORTS.stop - 1} is free.", hint="Name one: port=…"
+        )
 
 
 def is_free(port: int) -> bool:

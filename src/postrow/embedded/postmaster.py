@@ -80,6 +80,8 @@ def is_gone(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
+    except PermissionError:  # another user's, so it is alive
+        return False
     return False
 
 
@@ -103,4 +105,5 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def _ps(*arguments: str) -> str:
-    return subprocess.run(["ps", *arguments], capture_output=True, text=True, check=False).stdout  # noqa: S607 - no fixed place
+    """What `ps` says, lines of any length: it cuts them to ``COLUMNS`` otherwise."""
+    return subprocess.run(["ps", "-ww", *arguments], capture_output=True, text=True, check=False).stdout  # noqa: S607 - no fixed place

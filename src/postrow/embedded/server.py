@@ -151,6 +151,9 @@ class Server:
             if not self.running:
                 try:
                     self._start()
+                except OSError as error:  # a full disk, a folder that went away
+                    self._clear()
+                    raise EmbeddedServerError(f"The server cannot be started: {error}") from error
                 except BaseException:
                     self._clear()
                     raise

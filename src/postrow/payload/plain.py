@@ -41,7 +41,7 @@ def encode(value: object, *, what: str = "payload") -> str:
     # A character is at most four bytes, so that only a large text is measured.
     if len(text) > MAX_BYTES // 4 and (size := len(text.encode())) > MAX_BYTES:
         raise PayloadError(
-            f"{what}: {size / 1024**2:.1f} MB as JSON; jsonb holds {MAX_BYTES // 1024**2} MB at most.",
+            f"{what}: {size:,} bytes of JSON; jsonb holds {MAX_BYTES:,} at most.",
             hint="Store the content elsewhere and enqueue a reference to it.",
         )
     return text

@@ -103,17 +103,19 @@ def _fields(value: object) -> dict[Any, object] | None:
     return None
 
 
-def first_undecodable_bytes(value: object) -> Steps | None:
-    """Where the first bytes are that are not UTF-8."""
-    if isinstance(value, bytes):
+def first_not_unicode(value: object) -> tuple[Steps, str | bytes] | None:
+    """The first bytes that are not UTF-8, or text that cannot be, and where they are."""
+    if isinstance(value, str | bytes):
         try:
-            value.decode()
-        except UnicodeDecodeError:
-            return ()
+            value.decode() if isinstance(value, bytes) else value.encode()
+        except UnicodeError:
+            return (), value
         return None
     for name, child in _children(value):
-        if (steps := first_undecodable_bytes(child)) is not None:
-            return (name, *steps)
+        if found := first_not_unicode(name):
+            return (name,), found[1]
+        if found := first_not_unicode(child):
+            return (name, *found[0]), found[1]
     return None
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_args, get_ori
 from postrow.errors import BadArgumentError, PayloadError, PayloadTypeError
 from postrow.payload import path as paths
 from postrow.payload import plain
-from postrow.payload.roundtrip import first_difference, first_undecodable_bytes
+from postrow.payload.roundtrip import first_difference, first_not_unicode
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -21,7 +21,7 @@ _JSON = "Invalid JSON"  # pydantic's words; what we write is JSON, so this is ab
 _JSON_HINT = (
     "A queue with a type carries about 200 levels, and integers of 4,300 digits. Plain JSON carries more."
 )
-_ANY = (None, Any, object)
+_ANY = (None, Any, object)  # compared, not hashed: not every type can be
 _BYTES_HINT = (
     "In a pydantic model, bytes are UTF-8 text unless it says: "
     'model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64").'
@@ -105,8 +105,11 @@ class Codec(Generic[T]):
         """Pydantic says what it met, but not where: look for the place."""
         assert self._adapter is not None
         try:
-            if "utf-8" in str(error) and (steps := first_undecodable_bytes(value)) is not None:
-                return PayloadError(f"{paths.join(what, steps)}: bytes that are not UTF-8.", hint=_BYTES_HINT)
+            if "utf-8" in str(error) and (found := first_not_unicode(value)):
+                place = paths.join(what, found[0])
+                if isinstance(found[1], bytes):
+                    return PayloadError(f"{place}: bytes that are not UTF-8.", hint=_BYTES_HINT)
+                plain.encode(found[1], what=place)  # raises, with the reason
             data = self._adapter.dump_python(
                 value, mode="json", by_alias=True, round_trip=True, warnings=False
             )
@@ -152,8 +155,9 @@ def _adapter_of(type_: Any, name: str) -> TypeAdapter[Any]:
         allow_inf_nan=False,
     )
     try:
-        # An alias, because TypeAdapter takes no config together with a class that could have its own.
-        alias: Any = TypeAliasType("Payload", type_)
+        # An alias, because TypeAdapter takes no config together with a class that could have its own. Its
+        # name is nothing that an annotation could mean: pydantic looks them up among the aliases around, too.
+        alias: Any = TypeAliasType(f"the type {name}", type_)
         return TypeAdapter(alias, config=config)
     except (
         PydanticUserError,
@@ -168,13 +172,13 @@ def _adapter_of(type_: Any, name: str) -> TypeAdapter[Any]:
         ) from error
 
 
-def _plain_container(type_: Any) -> type | None:
+def _plain_container(type_: Any) -> type[dict[Any, Any] | list[Any]] | None:
     """`dict` or `list` where their content is any JSON: no need to ask pydantic."""
-    if type_ in {dict, list}:
-        return cast("type", type_)
-    if (get_origin(type_), get_args(type_)) in {(dict, (str, Any)), (list, (Any,))}:
-        return cast("type", get_origin(type_))
-    return None
+    root = get_origin(type_) or type_
+    content = get_args(type_)
+    if root is dict and (not content or content == (str, Any)):
+        return dict
+    return list if root is list and (not content or content == (Any,)) else None
 
 
 def _name_of(type_: Any) -> str:

@@ -1,7 +1,7 @@
 -- The lanes of a queue that have free messages, by a loose index scan: about 15 microseconds a lane, however deep.
 -- `ready`: its first message is due now; `next_due`: when that is. With `worker`, also lanes that hold only
--- messages targeted at it. Who calls it: workers, on a deep pass. Locks nothing.
-create or replace function postrow.lanes(queue text, worker text default null)
+-- messages targeted at it. With `handler`, without the lanes of tenants whose own consumer is another. Who calls it: workers, on a deep pass. Locks nothing.
+create or replace function postrow.lanes(queue text, worker text default null, handler text default null)
 returns table (tenant text, priority smallint, ready boolean, next_due timestamptz)
 language plpgsql volatile security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
@@ -34,6 +34,9 @@ begin
     )
     select u.tenant, u.priority, min(u.available_at) <= v_now, min(u.available_at)
     from (select * from free union all select * from targeted) u
+    where lanes.handler is null or not exists (
+        select from postrow.consumer c
+        where c.queue = lanes.queue and c.tenant = u.tenant and c.handler <> lanes.handler)
     group by u.tenant, u.priority order by u.tenant, u.priority;
 end
 $$

@@ -1,0 +1,55 @@
+"""How an op runs on the handle that the caller already has.
+
+`run` gives the result on a sync handle and an awaitable of it on an async one. A driver is found by the package
+that the handle's class comes from, so that a database library is loaded only by who uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable
+from importlib import import_module
+from typing import Any, Protocol, TypeVar, cast
+
+from postrow.errors import UnsupportedHandleError
+from postrow.ops import Op
+
+T = TypeVar("T")
+
+_MODULES = {"psycopg": "postrow.drivers.psycopg3"}
+
+
+class Driver(Protocol):
+    """What a driver module has."""
+
+    def run(self, handle: Any, op: Op[T]) -> T | Awaitable[T]:
+        """Run one op in the handle's transaction."""
+
+    def run_all(self, handle: Any, ops: Iterable[Op[list[T]]]) -> list[T] | Awaitable[list[T]]:
+        """Run ops one after the other in the handle's transaction, and put their lists together."""
+
+
+def driver_of(handle: object) -> Driver:
+    """The driver for a handle.
+
+    Raises:
+        UnsupportedHandleError: no driver knows it.
+    """
+    for cls in type(handle).__mro__:
+        module = _MODULES.get(cls.__module__.partition(".")[0])
+        if module is not None:
+            return cast("Driver", import_module(module))
+    kind = f"{type(handle).__module__}.{type(handle).__qualname__}"
+    hint = "Pass a psycopg connection, sync or async, with its transaction open."
+    if isinstance(handle, str):
+        hint = "The first argument is the transaction, not a name or a DSN. " + hint
+    raise UnsupportedHandleError(f"cannot enqueue through {kind}: no driver knows it", hint=hint)
+
+
+def run(handle: object, op: Op[T]) -> T | Awaitable[T]:
+    """Run one op in the handle's transaction."""
+    return driver_of(handle).run(handle, op)
+
+
+def run_all(handle: object, ops: Iterable[Op[list[T]]]) -> list[T] | Awaitable[list[T]]:
+    """Run ops one after the other in the handle's transaction, and put their lists together."""
+    return driver_of(handle).run_all(handle, ops)

@@ -1,0 +1,228 @@
+"""Frozen values that cross floors: what goes in, what is claimed, what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+from uuid import UUID
+
+from postrow.durations import Duration, duration
+from postrow.errors import BadArgumentError
+
+T = TypeVar("T")
+
+Outcome = Literal["accepted", "stale", "unknown", "busy"]
+"""What became of a settlement: `accepted`; `stale`, another token holds the message or none; `unknown`, it is settled or
+never was; `busy`, another transaction has locked it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """The answer to an enqueue: the message's id, and whether it was there before (then nothing was added)."""
+
+    id: UUID
+    deduplicated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failed attempt as it is recorded on the message: texts are cut to 100, 800 and 800 bytes."""
+
+    attempt: int
+    at: datetime
+    worker: str | None
+    type: str | None
+    message: str | None
+    traceback: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """One message under a claim, its payload still JSON text. `lease_until` and `due_at` are of the database's clock."""
+
+    tenant: str
+    id: UUID
+    queue: str
+    priority: int
+    payload: str
+    headers: str | None
+    attempt: int
+    max_attempts: int | None
+    claim_token: UUID
+    lease_until: datetime
+    due_at: datetime
+    enqueued_at: datetime
+    subject: str | None
+    target: str | None
+    topic: str | None
+    parent_id: UUID | None
+    hops: int
+    expires_at: datetime | None
+    failures: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneEdge:
+    """How far a claim has seen a lane: the `after` of its next claim; None starts at the beginning."""
+
+    tenant: str
+    priority: int
+    frontier: datetime | None
+    taken: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A lane with free messages: whether its first is due, and in how many seconds it is (0 or less: now)."""
+
+    tenant: str
+    priority: int
+    ready: bool
+    due_in: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """One line of `postrow status`; `oldest_ready` is the age in seconds, None when nothing is ready."""
+
+    queue: str
+    tenant: str
+    ready: int
+    scheduled: int
+    claimed: int
+    dead: int
+    oldest_ready: float | None
+    handler: str | None
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class SweepStep:
+    """What one step of the sweep did, and whether there may be more."""
+
+    step: str
+    done: int
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How long a message waits after a failed attempt. Use `Exponential`, `Linear` or `Constant`.
+
+    Durations are seconds or timedeltas. With `jitter` the delay is multiplied by a random number from 0.5 to 1, after the
+    cap, so that messages that failed together do not meet again. The database computes it (postrow.retry_delay).
+    """
+
+    kind: ClassVar[Literal["exponential", "linear", "constant"]]
+    base: Duration = 10.0
+    factor: float = 2.0
+    cap: Duration = 3600.0
+    jitter: bool = True
+
+    def __post_init__(self) -> None:
+        base, cap = duration("base", self.base), duration("cap", self.cap)
+        if base < timedelta(0) or cap < base:
+            raise BadArgumentError(
+                f"retry base {base} and cap {cap}", hint="Give a base of 0 or more and a cap of the base or more."
+            )
+        if not 1 <= self.factor <= 1000:
+            raise BadArgumentError(f"retry factor is {self.factor!r}", hint="Give a number from 1 to 1000.")
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential(RetryPolicy):
+    """base * factor^(attempt-1), at most the cap: 10 s, 20 s, 40 s ... an hour by default."""
+
+    kind = "exponential"
+
+
+@dataclass(frozen=True, slots=True)
+class Linear(RetryPolicy):
+    """base * attempt, at most the cap."""
+
+    kind = "linear"
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(RetryPolicy):
+    """base, each time."""
+
+    kind = "constant"
+
+
+class HandlerSignal(Exception):  # noqa: N818  # raised to say an outcome, not an error
+    """What a handler may raise to say its outcome: `Retry`, `Snooze` or `Bury`."""
+
+
+class Retry(HandlerSignal):
+    """This attempt has failed: try again, after so many seconds (or a timedelta) instead of the policy's delay.
+
+    Counts as an attempt and is recorded as a failure; with no attempts left the message becomes a dead letter.
+    """
+
+    def __init__(self, reason: str = "the handler asked for a retry", *, after: Duration | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.after = None if after is None else duration("after", after)
+
+
+class Snooze(HandlerSignal):
+    """Not now: the message comes back at `until` (a datetime with a time zone, or seconds from now). No attempt is spent."""
+
+    def __init__(self, until: datetime | Duration) -> None:
+        super().__init__("snoozed")
+        if isinstance(until, datetime) and until.tzinfo is None:
+            raise BadArgumentError("until has no time zone", hint="Use datetime.now(timezone.utc) + ...")
+        self.until = until if isinstance(until, datetime) else duration("until", until)
+
+
+class Bury(HandlerSignal):
+    """Never: the message becomes a dead letter now, with this reason, whatever attempts are left."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Message(Generic[T]):
+    """A message in the hands of its handler.
+
+    `attempt` is 1 at the first try. `max_attempts` is the message's own, None where the consumer's counts.
+    `parent_id` is the message whose handler enqueued this one. Delivery is at least once: `id` is the key to make
+    an effect happen once.
+    """
+
+    id: UUID
+    tenant: str
+    queue: str
+    payload: T
+    headers: Mapping[str, Any]
+    attempt: int
+    max_attempts: int | None
+    enqueued_at: datetime
+    due_at: datetime
+    priority: int
+    subject: str | None
+    target: str | None
+    topic: str | None
+    parent_id: UUID | None
+    hops: int
+    expires_at: datetime | None
+    failures: tuple[Failure, ...]
+    claim_token: UUID = field(repr=False)
+    _extend: Callable[[timedelta], Awaitable[None]] = field(repr=False, compare=False)
+
+    def extend(self, lease: Duration) -> Awaitable[None]:
+        """Hold the claim for `lease` (seconds or a timedelta) from now, also where `timeout` would have ended it.
+
+        A worker renews leases by itself while a handler runs; this is for one that knows that it needs longer.
+        Await it in an async handler; in a sync one it has happened when the call returns.
+
+        Raises:
+            LeaseLostError: the message is not ours any more.
+            BadArgumentError: not longer than 0, or longer than a year.
+        """
+        return self._extend(duration("lease", lease))

@@ -1,0 +1,166 @@
+"""Ops of a worker: lanes, claims, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from postrow.models import Claimed, Lane, LaneEdge, Outcome
+from postrow.ops.op import Op, Row, single
+
+Key = tuple[str, UUID]
+"""A message: tenant and id."""
+
+# The claim's own transaction need not be flushed: a claim that a crash forgets is an unclaimed message. set_config is local
+# to this one statement's transaction, and materialized so that it runs whatever the claim gives.
+CLAIM = """
+with lazily as materialized (select set_config('synchronous_commit', 'off', true) as value)
+select c.lane, c.tenant, c.priority, c.frontier, c.id, c.queue, c.payload::text, c.headers::text, c.attempt,
+    c.max_attempts, c.claim_token, c.lease_until, c.due_at, c.enqueued_at, c.subject, c.target, c.topic,
+    c.parent_id, c.hops, c.expires_at, c.failures::text
+from lazily, postrow.claim_lanes($1::text, $2::text[], $3::smallint[], $4::timestamptz[], $5::int, $6::int,
+    lease => $7::interval, worker => $8::text, token => $9::uuid, max_bytes => $10::bigint) c
+where lazily.value is not null
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The answer of a claim: its messages, and how far each lane was seen."""
+
+    messages: list[Claimed]
+    edges: list[LaneEdge]
+
+
+def _read_claim(rows: Sequence[Row]) -> Claim:
+    messages: list[Claimed] = []
+    edges: dict[int, LaneEdge] = {}
+    counts: dict[int, int] = {}
+    for row in rows:
+        lane = row[0]
+        if row[4] is not None:
+            messages.append(
+                Claimed(row[1], row[4], row[5], row[2], *row[6:])  # the columns stand in the order of the fields
+            )
+            counts[lane] = counts.get(lane, 0) + 1
+        if lane and lane not in edges:  # lane 0: targeted messages, which have no frontier
+            edges[lane] = LaneEdge(row[1], row[2], row[3], 0)
+    return Claim(
+        messages,
+        [LaneEdge(e.tenant, e.priority, e.frontier, counts.get(lane, 0)) for lane, e in edges.items()],
+    )
+
+
+def claim_lanes(
+    queue: str,
+    lanes: Sequence[tuple[str, int, datetime | None]],
+    *,
+    per_lane: int,
+    limit: int,
+    lease: timedelta,
+    worker: str,
+    token: UUID,
+    max_bytes: int | None = None,
+) -> Op[Claim]:
+    """Claim from lanes (tenant, priority, after), in their order; messages targeted at `worker` come first."""
+    tenants, priorities, afters = ([lane[i] for lane in lanes] for i in range(3))
+    params = (queue, tenants, priorities, afters, per_lane, limit, lease, worker, token, max_bytes)
+    return Op(CLAIM, params, _read_claim)
+
+
+def lanes(queue: str, *, worker: str | None = None, handler: str | None = None) -> Op[list[Lane]]:
+    """Discover the lanes of a queue that `handler` consumes, with those that only hold messages for `worker`."""
+    return Op(
+        "select tenant, priority, ready, extract(epoch from next_due - postrow.clock())::float8 "
+        "from postrow.lanes($1::text, worker => $2::text, handler => $3::text)",
+        (queue, worker, handler),
+        lambda rows: [Lane(*row) for row in rows],
+    )
+
+
+def release_claim(token: UUID, queue: str) -> Op[int]:
+    """Give back what a claim took whose answer was lost."""
+    return Op("select postrow.release_claim($1::uuid, $2::text)", (token, queue), single)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a settlement needs to know of a message: whose it is, and the token of its claim."""
+
+    tenant: str
+    id: UUID
+    token: UUID
+
+
+def _lists(held: Sequence[Held]) -> tuple[list[str], list[UUID], list[UUID]]:
+    return [h.tenant for h in held], [h.id for h in held], [h.token for h in held]
+
+
+def _read_outcomes(rows: Sequence[Row]) -> dict[Key, Outcome]:
+    return {(row[0], row[1]): row[2] for row in rows}
+
+
+def _settle(call: str, held: Sequence[Held], *more: object) -> Op[dict[Key, Outcome]]:
+    return Op(
+        f"select tenant, id, outcome from postrow.{call}", (*_lists(held), *more), _read_outcomes
+    )
+
+
+def ack(held: Sequence[Held], *, wait: bool = True) -> Op[dict[Key, Outcome]]:
+    """Done."""
+    return _settle("ack($1::text[], $2::uuid[], $3::uuid[], wait => $4::boolean)", held, wait)
+
+
+def fail(
+    held: Sequence[Held],
+    *,
+    errors: Sequence[str],
+    types: Sequence[str | None],
+    tracebacks: Sequence[str | None],
+    retry_after: Sequence[timedelta | None],
+    wait: bool = True,
+) -> Op[dict[Key, Outcome]]:
+    """Failed; `retry_after` counts from the database's clock, None is the policy's delay."""
+    return _settle(
+        "fail($1::text[], $2::uuid[], $3::uuid[], $4::text[], types => $5::text[], tracebacks => $6::text[], "
+        "retry_at => (select array_agg(postrow.clock() + a.delay order by a.n) "
+        "from unnest($7::interval[]) with ordinality a(delay, n)), wait => $8::boolean)",
+        held,
+        list(errors),
+        list(types),
+        list(tracebacks),
+        list(retry_after),
+        wait,
+    )
+
+
+def release(
+    held: Sequence[Held], *, until: Sequence[datetime | timedelta | None] | None = None, wait: bool = True
+) -> Op[dict[Key, Outcome]]:
+    """Give back unharmed; with `until` not before that moment, or so long from the database's now."""
+    moments = [u if isinstance(u, datetime) else None for u in until or [None] * len(held)]
+    delays = [u if isinstance(u, timedelta) else None for u in until or [None] * len(held)]
+    return _settle(
+        "release($1::text[], $2::uuid[], $3::uuid[], "
+        "until => (select array_agg(coalesce(a.moment, postrow.clock() + a.delay) order by a.n) "
+        "from unnest($4::timestamptz[], $5::interval[]) with ordinality a(moment, delay, n)), "
+        "wait => $6::boolean)",
+        held,
+        moments,
+        delays,
+        wait,
+    )
+
+
+def bury(held: Sequence[Held], *, reasons: Sequence[str], wait: bool = True) -> Op[dict[Key, Outcome]]:
+    """A dead letter now."""
+    return _settle(
+        "bury($1::text[], $2::uuid[], $3::uuid[], $4::text[], wait => $5::boolean)", held, list(reasons), wait
+    )
+
+
+def extend(held: Sequence[Held], lease: timedelta) -> Op[dict[Key, Outcome]]:
+    """Hold for `lease` from now; never waits."""
+    return _settle("extend($1::text[], $2::uuid[], $3::uuid[], $4::interval)", held, lease)

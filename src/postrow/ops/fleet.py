@@ -1,0 +1,81 @@
+"""Ops of a fleet: consumers, workers, the sweep, the schema's version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from postrow.durations import duration
+from postrow.models import RetryPolicy, SweepStep
+from postrow.ops.op import Op, Row, nothing, single
+
+REGISTER = """
+select postrow.register_consumer($1::text, $2::text, tenant => $3::text, lease => $4::interval, retry => $5::text,
+    retry_base => $6::interval, retry_factor => $7::float8, retry_cap => $8::interval, retry_jitter => $9::boolean,
+    max_attempts => $10::int, keep_history => $11::boolean, replace => $12::boolean)
+"""
+
+
+def register_consumer(
+    queue: str,
+    handler: str,
+    *,
+    tenant: str,
+    lease: timedelta,
+    retry: RetryPolicy,
+    max_attempts: int,
+    keep_history: bool,
+    replace: bool = False,
+) -> Op[None]:
+    """Make `handler` the consumer of a queue."""
+    params = (
+        queue,
+        handler,
+        tenant,
+        lease,
+        retry.kind,
+        duration("base", retry.base),
+        float(retry.factor),
+        duration("cap", retry.cap),
+        retry.jitter,
+        max_attempts,
+        keep_history,
+        replace,
+    )
+    return Op(REGISTER, params, nothing)
+
+
+def beat(id_: UUID, *, name: str, host: str, pid: int, queues: Sequence[str], version: str) -> Op[None]:
+    """Say that a worker lives."""
+    return Op(
+        "select postrow.beat($1::uuid, $2::text, $3::text, $4::int, $5::text[], $6::text)",
+        (id_, name, host, pid, list(queues), version),
+        nothing,
+    )
+
+
+def leave(id_: UUID) -> Op[None]:
+    """Say that a worker has stopped."""
+    return Op("select postrow.leave($1::uuid)", (id_,), nothing)
+
+
+def _read_steps(rows: Sequence[Row]) -> list[SweepStep]:
+    return [SweepStep(*row) for row in rows]
+
+
+def sweep(step: str | None = None, *, limit: int = 1000) -> Op[list[SweepStep]]:
+    """One step of the sweep, or each once; no rows when another sweeps."""
+    return Op(
+        "select step, done, more from postrow.sweep($1::text, $2::int)", (step, limit), _read_steps
+    )
+
+
+def schema_version() -> Op[tuple[int, int]]:
+    """The schema's major and minor version."""
+
+    def read(rows: Sequence[Row]) -> tuple[int, int]:
+        major, minor = str(single(rows)).split(".")
+        return int(major), int(minor)
+
+    return Op("select postrow.schema_version()", (), read)

@@ -1,0 +1,118 @@
+"""Ops of a producer: enqueue and enqueue_many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypedDict
+from uuid import UUID
+
+from postrow import payload as payloads
+from postrow.durations import Duration, moment, optional_duration, whole
+from postrow.errors import BadArgumentError
+from postrow.models import Enqueued
+from postrow.ops.op import Op, Row
+
+ENQUEUE = """
+select id::text, deduplicated from postrow.enqueue($1::text, $2::text::jsonb, tenant => $3::text,
+    priority => $4::int, delay => $5::interval, available_at => $6::timestamptz, max_attempts => $7::int,
+    target => $8::text, target_for => $9::interval, subject => $10::text, expires_at => $11::timestamptz,
+    headers => $12::text::jsonb, id => $13::uuid)
+"""
+
+ENQUEUE_MANY = """
+select id::text, deduplicated from postrow.enqueue_many($1::text, $2::text::jsonb, tenant => $3::text,
+    priority => $4::int, delay => $5::interval, available_at => $6::timestamptz, max_attempts => $7::int,
+    target => $8::text, target_for => $9::interval, subject => $10::text, expires_at => $11::timestamptz,
+    headers => $12::text::jsonb) order by n
+"""
+
+CHUNK_MESSAGES = 5_000  # a statement holds so many messages at most ...
+CHUNK_BYTES = 8_000_000  # ... and about so many bytes of JSON: both sides hold it in memory
+
+
+class Options(TypedDict, total=False):
+    """The options of a message, as `postrow.enqueue` documents them."""
+
+    tenant: str
+    priority: int
+    delay: Duration | None
+    available_at: datetime | None
+    max_attempts: int | None
+    target: str | None
+    target_for: Duration | None
+    subject: str | None
+    expires_at: datetime | None
+    headers: Mapping[str, Any] | None
+
+
+def _read(rows: Sequence[Row]) -> list[Enqueued]:
+    return [Enqueued(UUID(row[0]), row[1]) for row in rows]
+
+
+def _read_one(rows: Sequence[Row]) -> Enqueued:
+    return _read(rows)[0]
+
+
+def _option_values(options: Options) -> tuple[object, ...]:
+    unknown = set(options) - set(Options.__annotations__)
+    if unknown:
+        raise BadArgumentError(
+            f"unknown option {', '.join(sorted(unknown))}", hint=f"Options: {', '.join(Options.__annotations__)}."
+        )
+    for name in ("tenant", "target", "subject"):
+        text = options.get(name)
+        if text is not None and not isinstance(text, str):
+            raise BadArgumentError(f"{name} is {text!r}", hint="Give a text.")
+    headers = options.get("headers")
+    if headers is not None and not isinstance(headers, Mapping):
+        raise BadArgumentError(f"headers is {headers!r}", hint="Give a mapping of names to JSON values.")
+    priority = options.get("priority", 0)
+    if priority is None:
+        raise BadArgumentError("priority is None", hint="Leave it out for 0.")
+    return (
+        options.get("tenant", "default"),
+        whole("priority", priority, least=-32768, most=32767),
+        optional_duration("delay", options.get("delay")),
+        moment("available_at", options.get("available_at")),
+        whole("max_attempts", options.get("max_attempts"), least=1),
+        options.get("target"),
+        optional_duration("target_for", options.get("target_for")),
+        options.get("subject"),
+        moment("expires_at", options.get("expires_at")),
+        None if headers is None else payloads.encode(dict(headers), what="headers"),
+    )
+
+
+def _id(value: UUID | None) -> UUID | None:
+    if value is not None and not isinstance(value, UUID):
+        raise BadArgumentError(f"id is {value!r}", hint="Give a uuid.UUID, or leave it out.")
+    return value
+
+
+def enqueue(queue: str, payload: str, options: Options, *, id_: UUID | None = None) -> Op[Enqueued]:
+    """Put one message, its payload JSON text, into a queue."""
+    return Op(ENQUEUE, (queue, payload, *_option_values(options), _id(id_)), _read_one)
+
+
+def enqueue_many(queue: str, payloads_: Iterable[str], options: Options) -> Iterator[Op[list[Enqueued]]]:
+    """Put many messages into a queue: an op for each 5,000 of them or 8 MB, made as they are asked for."""
+    values = _option_values(options)
+    chunk: list[str] = []
+    size = 0
+    for payload in payloads_:
+        chunk.append(payload)
+        size += len(payload)
+        if len(chunk) >= CHUNK_MESSAGES or size >= CHUNK_BYTES:
+            yield _many(queue, chunk, values)
+            chunk, size = [], 0
+    if chunk:
+        yield _many(queue, chunk, values)
+
+
+def _many(queue: str, chunk: list[str], values: tuple[object, ...]) -> Op[list[Enqueued]]:
+    text = '[{"payload":' + '},{"payload":'.join(chunk) + "}]"
+    return Op(ENQUEUE_MANY, (queue, text, *values), _read)
+
+
+__all__ = ["Options", "enqueue", "enqueue_many"]
