@@ -10,6 +10,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.rows import namedtuple_row
+from psycopg.types.json import Jsonb
 
 from postrow import migrate
 from postrow.embedded import Server
@@ -48,6 +50,9 @@ def template(server):
     with psycopg.connect(server.dsn(), autocommit=True) as conn:
         conn.execute("create database postrow_template")
     migrate.apply(server.dsn("postrow_template"))
+    if mutation := os.environ.get("POSTROW_TEST_MUTATION"):  # a file of SQL by which tests/mutation takes a fence out
+        with psycopg.connect(server.dsn("postrow_template"), autocommit=True) as conn:
+            conn.execute(Path(mutation).read_text(encoding="utf-8"))
     return "postrow_template"
 
 
@@ -206,3 +211,128 @@ def sessions(committed):
     yield make
     for session in made:
         session.close()
+
+
+def call(function, **arguments):
+    """The statement that calls a function of ours with named arguments, and its parameters."""
+    named = ", ".join(f'"{name}" => %({name})s' for name in arguments)
+    wrapped = {
+        name: Jsonb(value) if name in {"payload", "messages", "headers"} and value is not None else value
+        for name, value in arguments.items()
+    }
+    return f"select * from postrow.{function}({named})", wrapped
+
+
+class Functions:
+    """The SQL functions on one connection, with the few steps that most tests of them share."""
+
+    def __init__(self, conn):
+        self.conn = conn
+
+    def query(self, statement, params=None):
+        """The rows of a statement, as named tuples."""
+        with self.conn.cursor(row_factory=namedtuple_row) as cursor:
+            cursor.execute(statement, params)
+            return cursor.fetchall() if cursor.description else []
+
+    def rows(self, function, **arguments):
+        """The rows that a function gives."""
+        return self.query(*call(function, **arguments))
+
+    def row(self, function, **arguments):
+        """The one row that a function gives."""
+        (row,) = self.rows(function, **arguments)
+        return row
+
+    def value(self, function, **arguments):
+        """The first column of the one row that a function gives."""
+        return self.row(function, **arguments)[0]
+
+    def refused(self, function, **arguments):
+        """The error of a call that must fail; the transaction goes on."""
+        with pytest.raises(psycopg.Error) as caught, self.conn.transaction():
+            self.rows(function, **arguments)
+        return caught.value
+
+    def put(self, queue="q", payload=1, **options):
+        """Enqueue one message and give its id."""
+        return self.row("enqueue", queue=queue, payload=payload, **options).id
+
+    def take(self, limit=1, queue="q", **options):
+        """Claim messages and give them."""
+        return self.rows("claim", queue=queue, limit=limit, **options)
+
+    def settle(self, function, claimed, **options):
+        """Call ack, fail, release, bury or extend for claimed rows; the outcomes, in their order."""
+        found = self.rows(
+            function,
+            tenants=[row.tenant for row in claimed],
+            ids=[row.id for row in claimed],
+            tokens=[row.claim_token for row in claimed],
+            **options,
+        )
+        assert len(found) == len(claimed)
+        outcomes = {(row.tenant, row.id): row.outcome for row in found}
+        return [outcomes[row.tenant, row.id] for row in claimed]
+
+    def find(self, table, message_id):
+        """The row of `table` with this id, or None."""
+        found = self.query(f"select * from postrow.{table} where id = %s", [message_id])
+        assert len(found) <= 1
+        return found[0] if found else None
+
+    def expire(self, message_id, *, ago=1.0):
+        """End the lease of a claimed message `ago` seconds back, as if its worker had died."""
+        self.query(
+            "update postrow.message set available_at = postrow.clock() - %s where id = %s",
+            [timedelta(seconds=ago), message_id],
+        )
+
+
+@pytest.fixture
+def pg(conn):
+    """The SQL functions, in a transaction that is rolled back."""
+    return Functions(conn)
+
+
+class Actor(Functions):
+    """A named session of a race: like `pg`, committing unless it began a transaction, and able to wait."""
+
+    def __init__(self, session):
+        super().__init__(session.conn)
+        self.session = session
+        session.conn.row_factory = namedtuple_row
+
+    def begin(self, mode=""):
+        self.query(f"begin {mode}")
+
+    def commit(self):
+        self.query("commit")
+
+    def rollback(self):
+        self.query("rollback")
+
+    def start(self, function, **arguments):
+        """Begin a call that may wait for a lock."""
+        return self.session.start(*call(function, **arguments))
+
+    def start_settle(self, function, claimed, **options):
+        """Begin a settlement that may wait; its result is the function's rows."""
+        return self.start(
+            function,
+            tenants=[row.tenant for row in claimed],
+            ids=[row.id for row in claimed],
+            tokens=[row.claim_token for row in claimed],
+            **options,
+        )
+
+    def impatient(self):
+        """From now on a statement of this session fails if it waits for a lock."""
+        self.query("set lock_timeout = '100ms'")
+        return self
+
+
+@pytest.fixture
+def actors(sessions):
+    """Makes named sessions with the SQL functions on them: actors('w1')."""
+    return lambda name: Actor(sessions(name))

@@ -181,7 +181,7 @@ BY_SQLSTATE: dict[str, type[PostrowError]] = {
     if cls.sqlstate is not None
 }
 
-_OUT_OF_RANGE = ("22003", "22008", "22007", "22023")  # numbers, timestamps and settings that Postgres itself refuses
+_OUT_OF_RANGE = ("22003", "22008", "22007", "22023", "54000")  # numbers, timestamps and settings that Postgres itself refuses
 _NO_SCHEMA = ("3F000", "42883", "42P01")  # no such schema, function, table
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 from uuid import UUID
 
 from postrow.durations import Duration, duration
@@ -38,14 +38,16 @@ class Failure:
     traceback: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """One message under a claim, its payload still JSON text. `lease_until` and `due_at` are of the database's clock."""
+class Claimed(NamedTuple):
+    """One message under a claim, its payload still JSON text. `lease_until` and `due_at` are of the database's clock.
+
+    A named tuple, made straight from a row: a frozen dataclass costs a worker 3 microseconds a message.
+    """
 
     tenant: str
+    priority: int
     id: UUID
     queue: str
-    priority: int
     payload: str
     headers: str | None
     attempt: int

@@ -72,6 +72,7 @@ def test_programs_that_start_at_the_same_time_share_one_server(place, program):
     assert not list((place / "data.postrow").glob("initdb-*"))
 
 
+@pytest.mark.crash
 def test_serve_waits_for_a_server_that_is_stopping(data, program, ask, wait):
     owner = program(SERVE, data)
     pid, dsn = owner.line().split()
@@ -112,6 +113,7 @@ def test_a_pid_file_whose_number_a_stranger_has_is_stale(data, ask):
                 stranger.kill()
 
 
+@pytest.mark.crash
 def test_orphans_of_a_dead_server_are_waited_for(data, place, ask, wait):
     with Server(data) as server:
         pid = server.pid

@@ -17,6 +17,7 @@ from postrow.embedded import Server
 server = Server(Path(sys.argv[1])).start()
 print(server.pid, server.dsn(), flush=True)
 """
+pytestmark = pytest.mark.crash
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a death signal")
 
 

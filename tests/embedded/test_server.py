@@ -70,6 +70,7 @@ def test_start_and_stop_may_be_repeated(data):
     assert not server.running
 
 
+@pytest.mark.crash
 def test_kill_loses_no_committed_row_and_start_recovers_on_the_same_port(bin_dir, ask):
     with Server(bin_dir=bin_dir) as server:
         ask(server.dsn(), "create table kept as select generate_series(1, 1000) as n")
@@ -88,6 +89,7 @@ def test_kill_loses_no_committed_row_and_start_recovers_on_the_same_port(bin_dir
         assert ask(address, "select count(*) from kept") == [(1000,)]
 
 
+@pytest.mark.crash
 def test_kill_ends_a_session_that_computes(data, ask, wait):
     with Server(data) as server:
         address = server.dsn()

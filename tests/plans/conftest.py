@@ -2,9 +2,10 @@
 
 Two databases, both with autovacuum off, so that no statistics come by themselves:
 
-- `full`: 300,000 ready messages, 300,000 scheduled ones before 200 ready ones of the next priority, 1,000 lanes. Its
-  statistics are those of the empty tables it had before, and so are the plans of the session `full.aged`.
-- `emptied`: a few messages, with the statistics and the pages of a table of 300,000.
+- `full`: 300,000 ready messages in one lane, 300,000 scheduled ones before 2,000 ready ones of the next priority,
+  1,000 lanes, 30,000 claimed messages. Its statistics are those of the empty tables it had before, and so are the
+  plans of the session `full.aged`.
+- `emptied`: 2,000 messages, with the statistics and the pages of the 300,000 that were there.
 """
 
 import uuid
@@ -16,39 +17,26 @@ import pytest
 
 MANY = 300_000
 LANES = 1_000
-OUR_TABLES = "select oid::regclass::text from pg_class where relnamespace = 'postrow'::regnamespace and relkind = 'r'"
-ENTRIES = """
-    select coalesce(sum(pg_stat_get_xact_tuples_returned(c.oid)), 0)::int
-    from pg_class c where c.relnamespace = 'postrow'::regnamespace and c.relkind in ('r', 'i')
+OURS = "select oid::regclass::text from pg_class where relnamespace = 'postrow'::regnamespace and relkind = 'r'"
+# Rows that sequential scans read and entries that index scans gave, in this transaction, in our tables.
+READ = """
+    select coalesce(sum(pg_stat_get_xact_tuples_returned(oid)), 0)::int from pg_class
+    where relnamespace = 'postrow'::regnamespace and relkind in ('r', 'i')
 """
-
-# One session calls each function more than five times: from the sixth on Postgres may keep one plan for all values.
-WARM_UP = (
-    "select * from postrow.claim('cold', 100, tenant => 't', worker => 'w')",
-    "select * from postrow.claim('cold', 100)",
-    "select * from postrow.claim_lanes('cold', '{t}', '{0}', '{null}', 100, 100, worker => 'w')",
-    "select * from postrow.lanes('cold', worker => 'w')",
-    "select * from postrow.ack('{t}', array[gen_random_uuid()], array[gen_random_uuid()])",
-    "select * from postrow.ack('{t}', array[gen_random_uuid()], array[gen_random_uuid()], wait => false)",
-    "select * from postrow.fail('{t}', array[gen_random_uuid()], array[gen_random_uuid()], '{e}')",
-    "select * from postrow.bury('{t}', array[gen_random_uuid()], array[gen_random_uuid()], '{e}')",
-    "select * from postrow.release('{t}', array[gen_random_uuid()], array[gen_random_uuid()])",
-    "select * from postrow.extend('{t}', array[gen_random_uuid()], array[gen_random_uuid()], '1 minute')",
-    "select * from postrow.sweep('leases')",
+# The functions on an empty queue, and then, for the statements behind the fence, on messages.
+COLD = (
+    "claim('cold', 100, tenant => 't', worker => 'w')",
+    "claim('cold', 100)",
+    "claim_lanes('cold', '{t}', '{0}', '{null}', 100, 100, worker => 'w')",
+    "lanes('cold', worker => 'w')",
+    "sweep('leases', 1)",
+    "release_claim(gen_random_uuid())",
 )
-
-# The whole life of one message, so that the statements behind the fence have been planned too.
-WARM_LIFE = (
-    "select postrow.enqueue('warm', '{}', tenant => 't')",
-    "select postrow.enqueue('warm', '{}', tenant => 't')",
-    "select postrow.{settle} from (select array_agg(tenant) as tenants, array_agg(id) as ids, "
-    "array_agg(claim_token) as tokens from postrow.claim('warm', 2, tenant => 't')) c",
-    "delete from postrow.message",
-)
-SETTLES = (
+WARM = (
     "ack(c.tenants, c.ids, c.tokens)",
-    "fail(c.tenants, c.ids, c.tokens, '{e,e}')",
-    "bury(c.tenants, c.ids, c.tokens, '{e,e}')",
+    "ack(c.tenants, c.ids, c.tokens, wait => false)",
+    "fail(c.tenants, c.ids, c.tokens, array_fill('e'::text, array[50]))",
+    "bury(c.tenants, c.ids, c.tokens, array_fill('e'::text, array[50]))",
     "release(c.tenants, c.ids, c.tokens)",
     "extend(c.tenants, c.ids, c.tokens, '1 minute')",
 )
@@ -56,74 +44,137 @@ SETTLES = (
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one call did: rows that it gave, table and index rows of ours that it read, pages that it touched."""
+    """What one call did: rows that it gave, rows and index entries of ours that it read, pages that it touched."""
 
     given: int
     rows: int
-    buffers: int
+    pages: int
 
 
 class Plans:
-    """A session whose calls are counted; everything it does is rolled back."""
+    """A session whose calls are counted. What they change stays changed: a rollback would leave dead versions."""
 
-    def __init__(self, conn):
-        self.conn = conn
+    def __init__(self, dsn, *, old_plans=False):
+        self.conn = psycopg.connect(dsn, autocommit=True)
+        # from the sixth call on Postgres may keep one plan for all values; a first one fills the catalog's cache
+        for _ in range(7 if old_plans else 1):
+            self._call_all()
+        self.conn.execute("set postrow.swept_to = ''")  # the sweep begins at the beginning
 
-    def run(self, statement, params=None):
-        cursor = self.conn.execute(statement, params)
-        return cursor.fetchall() if cursor.description else []
+    def _call_all(self):
+        for call in COLD:
+            self.conn.execute(f"select * from postrow.{call}")
+        for settle in WARM:
+            with self.conn.transaction(force_rollback=True):
+                self.conn.execute("select postrow.enqueue('warm', '{}') from generate_series(1, 50)")
+                self.conn.execute(
+                    "select array_agg(tenant) as tenants, array_agg(id) as ids, array_agg(claim_token) as tokens "
+                    "into temporary held from postrow.claim('warm', 50)"
+                )
+                self.conn.execute(f"select postrow.{settle} from held c")
 
     def measure(self, call, params=None):
         """What `select * from postrow.<call>` reads, with all that happens inside of it."""
-        before = self.run(ENTRIES)[0][0]
-        explained = self.run(
-            f"explain (analyze, buffers, timing off, format json) select * from postrow.{call}", params
-        )[0][0][0]["Plan"]
-        return Work(
-            given=round(explained["Actual Rows"]),
-            rows=self.run(ENTRIES)[0][0] - before,
-            buffers=explained["Shared Hit Blocks"] + explained["Shared Read Blocks"],
-        )
+        with self.conn.transaction():
+            before = self.conn.execute(READ).fetchone()[0]
+            plan = self.conn.execute(
+                f"explain (analyze, buffers, timing off, format json) select * from postrow.{call}", params
+            ).fetchone()[0][0]["Plan"]
+            rows = self.conn.execute(READ).fetchone()[0] - before
+        return Work(round(plan["Actual Rows"]), rows, plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
-    def claimed(self, queue, limit, *, tenant="t", token=None):
-        """Claims, and gives the three lists that a settlement takes."""
-        rows = self.run(
-            "select tenant, id, claim_token from postrow.claim(%s, %s, tenant => %s, token => %s)",
-            [queue, limit, tenant, token],
-        )
-        return {
-            "tenants": [row[0] for row in rows],
-            "ids": [row[1] for row in rows],
-            "tokens": [row[2] for row in rows],
-        }
-
-
-def _make(server, template):
-    name = f"plans_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(server.dsn(), autocommit=True) as conn:
-        conn.execute(f"create database {name} template {template}")
-    dsn = server.dsn(name)
-    with psycopg.connect(dsn, autocommit=True) as conn:
-        for (table,) in conn.execute(OUR_TABLES).fetchall():
-            conn.execute(f"alter table {table} set (autovacuum_enabled = off)")
-        conn.execute("vacuum analyze")
-    return dsn
+    def claimed(self, batch):
+        """Claims a batch from the deep lane, and gives the lists that a settlement takes."""
+        rows = self.conn.execute(
+            "select tenant, id, claim_token from postrow.claim('deep', %s, tenant => 't', lease => '1 day')", [batch]
+        ).fetchall()
+        assert len(rows) == batch
+        return dict(zip(("tenants", "ids", "tokens"), map(list, zip(*rows, strict=True)), strict=True))
 
 
 def load(conn, queue, count, *, tenants=1, priority=0, due="-1 hour", lease=None):
-    """Messages as an enqueue would leave them, `due` from now on, a microsecond apart; claimed, if `lease` is given."""
+    """Messages as enqueue leaves them, due from then on, a microsecond apart; or claimed, where a lease is given."""
     conn.execute(
         """
         insert into postrow.message (tenant, id, queue, priority, payload, enqueued_at, available_at,
             claim_token, claimed_at, claimed_by, attempt)
-        select coalesce('t' || nullif(n %% %(tenants)s, 0), 't'), postrow.uuid7_at(s.us + n, gen_random_uuid()), %(queue)s, %(priority)s,
-            '{"n": 1}', now() - interval '1 hour',
+        select coalesce('t' || nullif(n %% %(tenants)s, 0), 't'), postrow.uuid7_at(c.us + n, c.random),
+            %(queue)s, %(priority)s, '{"n": 1}', now() - interval '1 hour',
             now() + coalesce(%(lease)s, %(due)s)::interval + n * interval '1 microsecond',
-            case when %(lease)s::text is not null then gen_random_uuid() end,
-            case when %(lease)s::text is not null then now() end,
-            case when %(lease)s::text is not null then 'w' end, (%(lease)s::text is not null)::int
-        from generate_series(1, %(count)s) n,
-            (select (date_part('epoch', clock_timestamp()) * 1000000)::bigint as us) s
+            c.token, case when c.token is not null then now() end, case when c.token is not null then 'w' end,
+            case when c.token is null then 0 else 1 end
+        from generate_series(1, %(count)s) n, (
+            select (date_part('epoch', clock_timestamp()) * 1000000)::bigint as us, gen_random_uuid() as random,
+                case when %(lease)s::text is not null then gen_random_uuid() end as token offset 0) c
         """,
         {"queue": queue, "count": count, "tenants": tenants, "priority": priority, "due": due, "lease": lease},
     )
+
+
+@contextmanager
+def _database(server, template):
+    name = f"plans_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server.dsn(), autocommit=True) as conn:
+        conn.execute(f"create database {name} template {template}")
+    with psycopg.connect(server.dsn(name), autocommit=True) as conn:
+        for (table,) in conn.execute(OURS).fetchall():
+            conn.execute(f"alter table {table} set (autovacuum_enabled = off)")
+        yield server.dsn(name), conn
+    with psycopg.connect(server.dsn(), autocommit=True) as conn:
+        conn.execute(f"drop database {name} with (force)")
+
+
+@pytest.fixture(scope="session")
+def _full(server, template):
+    with _database(server, template) as (dsn, conn):
+        conn.execute("vacuum analyze")
+        aged = Plans(dsn, old_plans=True)
+        load(conn, "deep", MANY)
+        load(conn, "scheduled", MANY, due="1 day")
+        load(conn, "scheduled", 2_000, priority=1)
+        load(conn, "wide", 10 * LANES, tenants=LANES)
+        load(conn, "held", 30_000, lease="1 hour")
+        load(conn, "late", 2_000, lease="-1 hour")
+        yield dsn, aged
+        aged.conn.close()
+
+
+@pytest.fixture(scope="session")
+def _emptied(server, template):
+    with _database(server, template) as (dsn, conn):
+        load(conn, "deep", MANY)
+        conn.execute("analyze postrow.message")
+        was = "select relname, reltuples, relpages from pg_class where relnamespace = 'postrow'::regnamespace"
+        before = conn.execute(was).fetchall()
+        conn.execute("delete from postrow.message")
+        conn.execute("vacuum (truncate off) postrow.message")
+        for name, tuples, pages in before:
+            conn.execute(
+                "update pg_class set reltuples = %s, relpages = %s "
+                "where relnamespace = 'postrow'::regnamespace and relname = %s",
+                [tuples, pages, name],
+            )
+        load(conn, "deep", 2_000)
+        load(conn, "late", 200, lease="-1 hour")
+        yield dsn
+
+
+@pytest.fixture(params=["old plans", "fresh session"])
+def full(request, _full):
+    """A session on the full tables: (a) whose plans were made on empty ones, (c) new."""
+    dsn, aged = _full
+    if request.param == "old plans":
+        aged.conn.execute("set postrow.swept_to = ''")
+        yield aged
+        return
+    fresh = Plans(dsn)
+    yield fresh
+    fresh.conn.close()
+
+
+@pytest.fixture
+def emptied(_emptied):
+    """A session on (b) nearly empty tables with the statistics of full ones."""
+    plans = Plans(_emptied)
+    yield plans
+    plans.conn.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,41 +17,34 @@ Key = tuple[str, UUID]
 # The claim's own transaction need not be flushed: a claim that a crash forgets is an unclaimed message. set_config is local
 # to this one statement's transaction, and materialized so that it runs whatever the claim gives.
 CLAIM = """
-with lazily as materialized (select set_config('synchronous_commit', 'off', true) as value)
-select c.lane, c.tenant, c.priority, c.frontier, c.id, c.queue, c.payload::text, c.headers::text, c.attempt,
-    c.max_attempts, c.claim_token, c.lease_until, c.due_at, c.enqueued_at, c.subject, c.target, c.topic,
-    c.parent_id, c.hops, c.expires_at, c.failures::text
-from lazily, postrow.claim_lanes($1::text, $2::text[], $3::smallint[], $4::timestamptz[], $5::int, $6::int,
+with begun as materialized (select set_config('synchronous_commit', 'off', true) as lazily, clock_timestamp() as at)
+select c.lane, c.frontier, extract(epoch from clock_timestamp() - begun.at)::float8, c.tenant, c.priority, c.id,
+    c.queue, c.payload::text, c.headers::text, c.attempt, c.max_attempts, c.claim_token, c.lease_until, c.due_at,
+    c.enqueued_at, c.subject, c.target, c.topic, c.parent_id, c.hops, c.expires_at, c.failures::text
+from begun, postrow.claim_lanes($1::text, $2::text[], $3::smallint[], $4::timestamptz[], $5::int, $6::int,
     lease => $7::interval, worker => $8::text, token => $9::uuid, max_bytes => $10::bigint) c
-where lazily.value is not null
+where begun.lazily is not null
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The answer of a claim: its messages, and how far each lane was seen."""
+    """The answer of a claim: its messages, how far each lane was seen, and the seconds that the server took."""
 
     messages: list[Claimed]
     edges: list[LaneEdge]
+    took: float
 
 
 def _read_claim(rows: Sequence[Row]) -> Claim:
-    messages: list[Claimed] = []
+    messages = [Claimed._make(row[3:]) for row in rows if row[5] is not None]
     edges: dict[int, LaneEdge] = {}
-    counts: dict[int, int] = {}
+    taken = Counter(row[0] for row in rows if row[5] is not None)
     for row in rows:
         lane = row[0]
-        if row[4] is not None:
-            messages.append(
-                Claimed(row[1], row[4], row[5], row[2], *row[6:])  # the columns stand in the order of the fields
-            )
-            counts[lane] = counts.get(lane, 0) + 1
         if lane and lane not in edges:  # lane 0: targeted messages, which have no frontier
-            edges[lane] = LaneEdge(row[1], row[2], row[3], 0)
-    return Claim(
-        messages,
-        [LaneEdge(e.tenant, e.priority, e.frontier, counts.get(lane, 0)) for lane, e in edges.items()],
-    )
+            edges[lane] = LaneEdge(row[3], row[4], row[1], taken[lane])
+    return Claim(messages, list(edges.values()), rows[0][2] if rows else 0.0)
 
 
 def claim_lanes(

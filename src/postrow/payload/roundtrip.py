@@ -94,12 +94,18 @@ def _change(sent: object, back: object) -> str:
 
 def _fields(value: object) -> dict[Any, object] | None:
     """The fields of a model or a dataclass that are carried; None for anything else."""
-    declared = getattr(type(value), "__pydantic_fields__", None)
-    if declared is not None:
-        fields = {name: getattr(value, name) for name, field in declared.items() if not field.exclude}
-        return fields | (getattr(value, "__pydantic_extra__", None) or {})
+    from pydantic import BaseModel  # noqa: PLC0415 -- loaded already where this is asked; not by `import postrow`
+
+    if isinstance(value, BaseModel):
+        declared = type(value).model_fields
+        carried = {name: getattr(value, name) for name in declared if not declared[name].exclude}
+        return carried | (value.model_extra or {})
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        declared = getattr(value, "__pydantic_fields__", {})
+        names = [field.name for field in dataclasses.fields(value)]
+        return {
+            name: getattr(value, name) for name in names if name not in declared or not declared[name].exclude
+        }
     return None
 
 

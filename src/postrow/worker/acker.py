@@ -1,0 +1,157 @@
+"""Writes outcomes in batches, each fenced by its token. Nothing is forgotten before the database has answered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from typing import Any
+
+import psycopg
+
+from postrow.drivers.psycopg3 import execute_async
+from postrow.errors import BadArgumentError, PostrowError
+from postrow.errortext import clean_text
+from postrow.models import Outcome as Answer
+from postrow.ops import Op, claims
+from postrow.worker.connections import Weather, connect
+from postrow.worker.slots import Outcome, Slot, Slots
+
+log = logging.getLogger("postrow.worker")
+
+BATCH = 500
+BUSY_AGAIN = 0.2  # seconds until a row that was locked is tried again, alone
+
+
+class Acker:
+    """Takes finished slots from the executor; `run` writes them until `close` and all is written."""
+
+    def __init__(self, dsn: str, slots: Slots, weather: Weather) -> None:
+        self._dsn = dsn
+        self._slots = slots
+        self._weather = weather
+        self._waiting: deque[Slot] = deque()
+        self._busy: list[tuple[float, Slot]] = []
+        self._some = asyncio.Event()
+        self._closing = False
+        self.counts: dict[str, int] = {"done": 0, "fail": 0, "release": 0, "bury": 0, "lost": 0}
+
+    @property
+    def pending(self) -> int:
+        """Outcomes that are not written yet."""
+        return len(self._waiting) + len(self._busy)
+
+    def put(self, slot: Slot) -> None:
+        """Take a slot whose outcome is set."""
+        if slot.lost:
+            self._drop(slot)
+            return
+        self._waiting.append(slot)
+        self._some.set()
+
+    def close(self) -> None:
+        """Let `run` end when all is written."""
+        self._closing = True
+        self._some.set()
+
+    async def run(self) -> None:
+        """Write outcomes; ends after `close`. Raises when the database is away: to be called again, nothing is lost."""
+        conn = await connect(self._dsn, "acker")
+        async with conn:
+            while True:
+                await self._wait()
+                batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+                if not batch:
+                    if self._closing and not self._busy:
+                        return
+                    continue
+                try:
+                    await self._write(conn, batch)
+                except BaseException:
+                    # back to the front, those without an answer: the fence makes a repeat harmless
+                    self._waiting.extendleft(slot for slot in reversed(batch) if slot in self._slots)
+                    raise
+                self._weather.fine("acker")
+
+    async def _wait(self) -> None:
+        now = time.monotonic()
+        self._waiting.extend(slot for at, slot in self._busy if at <= now)
+        self._busy = [(at, slot) for at, slot in self._busy if at > now]
+        if self._waiting or (self._closing and not self._busy):
+            return
+        self._some.clear()
+        pause = min((at for at, _ in self._busy), default=now + 5) - now
+        try:
+            async with asyncio.timeout(pause):
+                await self._some.wait()
+        except TimeoutError:
+            pass  # a busy row's time has come, or it is only a look
+
+    async def _write(self, conn: psycopg.AsyncConnection[Any], batch: list[Slot]) -> None:
+        for verdict in ("done", "fail", "bury", "release"):
+            group = [slot for slot in batch if slot.outcome is not None and slot.outcome.verdict == verdict]
+            if not group:
+                continue
+            try:
+                answers = await execute_async(conn, _op(verdict, group), binary=True)
+            except (BadArgumentError, psycopg.DataError, psycopg.IntegrityError) as error:
+                await self._write_singly(conn, group, error)
+                continue
+            for slot in group:
+                self._answered(slot, answers.get((slot.tenant, slot.id), "unknown"))
+
+    async def _write_singly(
+        self, conn: psycopg.AsyncConnection[Any], group: list[Slot], error: PostrowError | psycopg.Error
+    ) -> None:
+        """One outcome of a batch was refused, such as a snooze until the year 5000: the others must not suffer."""
+        for slot in group:
+            if len(group) == 1:
+                text = clean_text(f"the outcome could not be written: {error}", limit=800)
+                slot.outcome = Outcome("fail", text, type(error).__name__)
+            assert slot.outcome is not None
+            if len(group) == 1 or slot.outcome.verdict == "fail":
+                answers = await execute_async(conn, _op("fail", [slot], plain=True))
+                self._answered(slot, answers.get((slot.tenant, slot.id), "unknown"))
+            else:
+                await self._write(conn, [slot])
+
+    def _answered(self, slot: Slot, answer: Answer) -> None:
+        assert slot.outcome is not None
+        if answer == "busy":
+            self._busy.append((time.monotonic() + BUSY_AGAIN, slot))
+        elif answer == "stale":
+            log.warning(
+                "the outcome (%s) of %s / %s %s was refused: another worker holds the message",
+                slot.outcome.verdict,
+                slot.claimed.queue,
+                slot.tenant,
+                slot.id,
+            )
+            self._drop(slot)
+        else:  # accepted; or unknown: a repeat after a lost answer, or the handler has settled it itself
+            self.counts[slot.outcome.verdict] += 1
+            self._slots.discard(slot)
+
+    def _drop(self, slot: Slot) -> None:
+        self.counts["lost"] += 1
+        self._slots.discard(slot)
+
+
+def _op(verdict: str, group: list[Slot], *, plain: bool = False) -> Op[dict[claims.Key, Answer]]:
+    held = [claims.Held(slot.tenant, slot.id, slot.token) for slot in group]
+    outcomes = [slot.outcome for slot in group if slot.outcome is not None]
+    if verdict == "done":
+        return claims.ack(held, wait=False)
+    if verdict == "bury":
+        return claims.bury(held, reasons=[outcome.error for outcome in outcomes], wait=False)
+    if verdict == "release":
+        return claims.release(held, until=[outcome.until for outcome in outcomes], wait=False)
+    return claims.fail(
+        held,
+        errors=[outcome.error for outcome in outcomes],
+        types=[outcome.type for outcome in outcomes],
+        tracebacks=[outcome.traceback for outcome in outcomes],
+        retry_after=[None if plain else outcome.retry_after for outcome in outcomes],
+        wait=False,
+    )

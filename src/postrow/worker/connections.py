@@ -1,0 +1,96 @@
+"""A worker's own connections, and what is done when one cannot be had."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from postrow.errors import PostrowError
+
+log = logging.getLogger("postrow.worker")
+
+# a peer that vanished without a word is noticed within half a minute, not after the kernel's two hours
+KEEPALIVE = {
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+ISOLATION = "set default_transaction_isolation = 'read committed'"  # a claim in a stricter level fails under contention
+
+DATABASE_ERRORS = (psycopg.Error, PostrowError, OSError)
+"""What a part of the worker meets when the database is away, read-only, or refuses: it tries again, with back-off."""
+
+
+def conninfo(dsn: str, part: str) -> str:
+    """The DSN with a worker's keep-alive settings where it has none of its own, and a name for pg_stat_activity."""
+    given = conninfo_to_dict(dsn)
+    return make_conninfo(**{"application_name": f"postrow {part}", **KEEPALIVE, **given})
+
+
+async def connect(dsn: str, part: str) -> psycopg.AsyncConnection[Any]:
+    """An async connection in autocommit mode: each of a worker's calls is one transaction."""
+    conn = await psycopg.AsyncConnection.connect(conninfo(dsn, part), autocommit=True)
+    await conn.execute(ISOLATION)
+    return conn
+
+
+def connect_sync(dsn: str, part: str) -> psycopg.Connection[Any]:
+    """The same, for the heartbeat's thread."""
+    conn = psycopg.connect(conninfo(dsn, part), autocommit=True)
+    conn.execute(ISOLATION)
+    return conn
+
+
+class Backoff:
+    """Growing pauses between attempts, from 0.1 s doubling to 15 s, each times a random number from 0.5 to 1."""
+
+    def __init__(self, *, first: float = 0.1, cap: float = 15.0) -> None:
+        self.first = first
+        self.cap = cap
+        self._tries = 0
+
+    def reset(self) -> None:
+        """An attempt has succeeded: begin at the first pause again."""
+        self._tries = 0
+
+    def pause(self) -> float:
+        """Seconds to wait now."""
+        pause = min(self.cap, self.first * 2 ** min(self._tries, 30))
+        self._tries += 1
+        return pause * random.uniform(0.5, 1)  # noqa: S311  # jitter, not a secret
+
+
+@dataclass(slots=True)
+class Weather:
+    """Which parts of the worker have the database and which do not; one log line at a change, one each half minute."""
+
+    down: dict[str, str] = field(default_factory=dict)
+    since: float = 0.0
+    logged: float = 0.0
+
+    def failed(self, part: str, error: BaseException) -> None:
+        """A part could not reach the database."""
+        now = time.monotonic()
+        first = not self.down
+        text = (str(error).strip() or type(error).__name__).splitlines()[0]
+        self.down[part] = text
+        if first:
+            self.since = now
+        if first or now - self.logged >= 30:
+            self.logged = now
+            log.warning(
+                "database trouble in %s, trying again with back-off: %s", ", ".join(sorted(self.down)), text
+            )
+
+    def fine(self, part: str) -> None:
+        """A part has the database."""
+        if self.down.pop(part, None) is not None and not self.down:
+            log.info("the database is back after %.1f s", time.monotonic() - self.since)

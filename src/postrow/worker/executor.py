@@ -1,0 +1,210 @@
+"""Runs handlers: async ones as tasks of the event loop, sync ones in threads. Every run ends in one outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any
+
+from postrow.app import Consumer
+from postrow.errors import LeaseLostError
+from postrow.errortext import clean_text, describe_error
+from postrow.models import Bury, Claimed, Failure, Message, Retry, Snooze
+from postrow.worker.slots import DONE, Outcome, Slot, Slots
+
+log = logging.getLogger("postrow.worker")
+
+NO_HEADERS: Mapping[str, Any] = MappingProxyType({})
+RELEASED = Outcome("release")
+
+Extend = Callable[[Slot, timedelta], "Future[None]"]
+
+
+class Executor:
+    """Starts a handler for each slot and hands its outcome on.
+
+    Args:
+        slots: what is held; a slot is added before its handler starts.
+        finished: called in the event loop with each slot whose `outcome` is set.
+        extend: renews one slot's lease on the heartbeat's connection.
+        threads: how many sync handlers may run at once.
+    """
+
+    def __init__(
+        self, slots: Slots, *, finished: Callable[[Slot], None], extend: Extend, threads: int
+    ) -> None:
+        self._slots = slots
+        self._finished = finished
+        self._extend = extend
+        self._loop = asyncio.get_running_loop()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="postrow-handler") if threads else None
+        self.running: dict[Consumer, int] = {}
+        self.total = 0
+
+    def start(self, slot: Slot) -> None:
+        """Run the handler of a claimed message. Never raises: whatever goes wrong is that message's failure."""
+        consumer = slot.consumer
+        self._slots.add(slot)
+        self.running[consumer] = self.running.get(consumer, 0) + 1
+        self.total += 1
+        try:
+            if consumer.is_async:
+                message = build(slot, self._extend_async)
+                if consumer.timeout is not None:
+                    slot.deadline = time.monotonic() + consumer.timeout.total_seconds()
+                slot.task = self._loop.create_task(self._run(slot, message))
+            else:
+                assert self._pool is not None
+                message = build(slot, self._extend_sync)
+                self._pool.submit(self._run_in_thread, slot, message)
+        except Exception as error:  # noqa: BLE001  # a payload that does not fit, a decoder's bug: one message's failure
+            self._end(slot, failure(error))
+
+    def lost(self, slot: Slot) -> None:
+        """Another has the message: stop its handler if that can be, and report nothing."""
+        slot.lost = True
+        log.warning(
+            "lost the lease of %s / %s %s: %s",
+            slot.claimed.queue,
+            slot.tenant,
+            slot.id,
+            "its handler is cancelled" if slot.task else "its handler cannot be stopped, its outcome will be refused",
+        )
+        if slot.task is not None and not slot.task.done():
+            slot.task.cancel()
+
+    def release(self, slot: Slot) -> None:
+        """Give a running message back: at the end of the grace. A sync handler runs on, and its outcome is dropped."""
+        if slot.outcome is None:
+            slot.outcome = RELEASED
+            if slot.task is not None and not slot.task.done():
+                slot.task.cancel()
+            else:
+                self._free(slot)
+                self._finished(slot)
+
+    def close(self) -> None:
+        """Take no more sync handlers; running threads are not waited for."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, slot: Slot, message: Message[Any]) -> None:
+        timeout = slot.consumer.timeout
+        try:
+            if timeout is None:
+                await slot.consumer.handler(message)
+            else:
+                async with asyncio.timeout(timeout.total_seconds()) as limit:
+                    await slot.consumer.handler(message)
+            outcome = DONE
+        except asyncio.CancelledError as error:
+            outcome = RELEASED if slot.outcome is RELEASED else failure(error)
+        except TimeoutError as error:
+            outcome = timed_out(timeout) if timeout is not None and limit.expired() else failure(error)
+        except BaseException as error:  # noqa: BLE001  # SystemExit of one handler must not end the worker
+            outcome = failure(error)
+        self._end(slot, outcome)
+
+    def _run_in_thread(self, slot: Slot, message: Message[Any]) -> None:
+        if slot.consumer.timeout is not None:
+            slot.deadline = time.monotonic() + slot.consumer.timeout.total_seconds()
+        try:
+            slot.consumer.handler(message)
+            outcome = DONE
+        except BaseException as error:  # noqa: BLE001  # as above
+            outcome = failure(error)
+        self._loop.call_soon_threadsafe(self._end, slot, outcome)
+
+    def _end(self, slot: Slot, outcome: Outcome) -> None:
+        if slot.outcome is RELEASED and slot.task is None:
+            return  # released while its thread ran on: all was done then
+        slot.outcome = outcome
+        self._free(slot)
+        self._finished(slot)
+
+    def _free(self, slot: Slot) -> None:
+        self.running[slot.consumer] -= 1
+        self.total -= 1
+
+    def _extend_async(self, slot: Slot, lease: timedelta) -> Awaitable[None]:
+        return asyncio.wrap_future(self._extend(slot, lease))
+
+    def _extend_sync(self, slot: Slot, lease: timedelta) -> Awaitable[None]:
+        self._extend(slot, lease).result()
+        return _nothing()
+
+
+async def _nothing() -> None:
+    """What a sync handler gets from `message.extend`: it has happened."""
+
+
+def build(slot: Slot, extend: Callable[[Slot, timedelta], Awaitable[None]]) -> Message[Any]:
+    """The message as its handler sees it.
+
+    Raises:
+        PayloadTypeError: the payload does not fit the queue's type.
+    """
+    claimed: Claimed = slot.claimed
+    return Message(
+        id=claimed.id,
+        tenant=claimed.tenant,
+        queue=claimed.queue,
+        payload=slot.consumer.queue.codec.decode(claimed.payload),
+        headers=NO_HEADERS if claimed.headers is None else MappingProxyType(json.loads(claimed.headers)),
+        attempt=claimed.attempt,
+        max_attempts=claimed.max_attempts,
+        enqueued_at=claimed.enqueued_at,
+        due_at=claimed.due_at,
+        priority=claimed.priority,
+        subject=claimed.subject,
+        target=claimed.target,
+        topic=claimed.topic,
+        parent_id=claimed.parent_id,
+        hops=claimed.hops,
+        expires_at=claimed.expires_at,
+        failures=() if claimed.failures is None else _failures(claimed.failures),
+        claim_token=claimed.claim_token,
+        _extend=lambda lease: extend(slot, lease),
+    )
+
+
+def _failures(text: str) -> tuple[Failure, ...]:
+    return tuple(
+        Failure(
+            attempt=item["attempt"],
+            at=datetime.fromisoformat(item["at"]),
+            worker=item.get("worker"),
+            type=item.get("type"),
+            message=item.get("message"),
+            traceback=item.get("traceback"),
+        )
+        for item in json.loads(text)
+    )
+
+
+def failure(error: BaseException) -> Outcome:
+    """The outcome of a handler that raised."""
+    if isinstance(error, Bury):
+        return Outcome("bury", clean_text(str(error.reason), limit=800))
+    if isinstance(error, Snooze):
+        return Outcome("release", until=error.until)
+    if isinstance(error, Retry):
+        return Outcome("fail", clean_text(str(error.reason), limit=800), "Retry", retry_after=error.after)
+    text = describe_error(error)
+    return Outcome("fail", text.message, text.type, text.traceback)
+
+
+def timed_out(timeout: timedelta) -> Outcome:
+    """The outcome of a handler that took longer than it may."""
+    return Outcome("fail", f"the handler took longer than its timeout of {timeout.total_seconds():g} s", "TimeoutError")
+
+
+def lease_lost(slot: Slot) -> LeaseLostError:
+    """What `message.extend` raises when another has the message."""
+    return LeaseLostError(f"message {slot.id} of queue {slot.claimed.queue} is held by another worker now")

@@ -1,0 +1,111 @@
+"""What a worker remembers of a queue's lanes: which are worth a look, and from where. All of it is a hint."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from datetime import datetime
+
+from postrow.models import Lane, LaneEdge
+
+Key = tuple[str, int]
+
+DEEP_EVERY = 10.0  # seconds: the longest that a lane is claimed from its watermark without a look from its beginning
+SLOW = 0.005  # seconds that a claim took over what its rows account for: it walked dead entries
+FIXED_ROWS = 25  # a claim's fixed cost, in rows
+MOST_LANES = 256  # in one claim
+REMEMBERED = 10_000  # lanes; more, and all watermarks are forgotten
+
+
+class _LaneState:
+    __slots__ = ("after", "deep_at", "slow")
+
+    def __init__(self) -> None:
+        self.after: datetime | None = None
+        self.deep_at = -math.inf
+        self.slow = 0  # slow claims from the beginning, one after the other; from two on the watermark is used
+
+
+class Lanes:
+    """The lanes of one queue, for one consumer.
+
+    A lane is claimed from its beginning, until two such claims in a row were slow: then from its watermark, with a claim
+    from the beginning at least each 10 s. A watermark is assigned by each claim, never compared.
+    """
+
+    def __init__(self) -> None:
+        self._states: dict[Key, _LaneState] = {}
+        self._ready: dict[Key, None] = {}
+        self._best = math.inf  # seconds a row, of late
+        self._next_look = -math.inf
+        self._due_at = math.inf
+
+    def forget(self) -> None:
+        """After a reconnect, or a jump of the clock: begin anew."""
+        self.__init__()  # type: ignore[misc]  # noqa: PLC2801
+
+    def tapped(self, tenant: str) -> None:
+        """A message of this tenant was committed, or may be: its lanes are worth a look."""
+        known = [key for key in self._states if key[0] == tenant]
+        if known:
+            self._ready.update(dict.fromkeys(known))
+        else:
+            self._next_look = -math.inf
+
+    def look_again(self) -> None:
+        """Discover lanes before the next claim."""
+        self._next_look = -math.inf
+
+    @property
+    def wants_look(self) -> bool:
+        """Whether lanes should be discovered now."""
+        now = time.monotonic()
+        return not self._ready or now >= self._next_look or now >= self._due_at
+
+    def looked(self, lanes: list[Lane], took: float) -> None:
+        """What a discovery found, in how many seconds. The next is due in 20 times that: a twentieth of the time."""
+        now = time.monotonic()
+        self._next_look = now + min(DEEP_EVERY, max(0.25, took * 20))
+        self._ready = dict.fromkeys((lane.tenant, lane.priority) for lane in lanes if lane.ready)
+        later = [lane.due_in for lane in lanes if not lane.ready]
+        self._due_at = now + min(later) if later else math.inf
+
+    @property
+    def due_in(self) -> float:
+        """Seconds until a lane that was seen has something due; infinity where none was."""
+        return max(0.0, self._due_at - time.monotonic())
+
+    def choose(self, limit: int) -> tuple[list[tuple[str, int, datetime | None]], int]:
+        """Lanes to claim from, lower priority first, tenants in random order; and how many one of them may give."""
+        keys = list(self._ready)
+        random.shuffle(keys)
+        keys.sort(key=lambda key: key[1])
+        keys = keys[:MOST_LANES]
+        if len(self._states) > REMEMBERED:
+            self._states.clear()
+        first = sum(1 for key in keys if key[1] == keys[0][1])
+        now = time.monotonic()
+        return [(*key, self._after(key, now)) for key in keys], max(1, -(-limit // max(first, 1)))
+
+    def _after(self, key: Key, now: float) -> datetime | None:
+        state = self._states.setdefault(key, _LaneState())
+        if state.slow >= 2 and now - state.deep_at < DEEP_EVERY:
+            return state.after
+        return None
+
+    def claimed(self, edges: list[LaneEdge], asked: dict[Key, datetime | None], took: float) -> None:
+        """What a claim gave: assign the watermarks, drop the lanes that had nothing, judge the claim's speed."""
+        now = time.monotonic()
+        rows = FIXED_ROWS + sum(edge.taken for edge in edges)
+        self._best = min(self._best * 1.01, took / rows)
+        slow = took - self._best * rows > SLOW
+        for edge in edges:
+            key = (edge.tenant, edge.priority)
+            state = self._states.setdefault(key, _LaneState())
+            if asked.get(key) is None:
+                state.deep_at = now
+                state.slow = state.slow + 1 if slow else 0
+            state.after = edge.frontier
+            if edge.taken == 0:
+                self._ready.pop(key, None)

@@ -1,0 +1,110 @@
+"""What this worker holds: one slot for each claimed message, from the claim until its outcome is written."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+from postrow.app import Consumer
+from postrow.models import Claimed
+
+Verdict = Literal["done", "fail", "release", "bury"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a handler's run led to. `retry_after` for a failure, `until` for a release; None is the policy, or now."""
+
+    verdict: Verdict
+    error: str = ""
+    type: str | None = None
+    traceback: str | None = None
+    retry_after: timedelta | None = None
+    until: datetime | timedelta | None = None
+
+
+DONE = Outcome("done")
+
+
+class Slot:
+    """One message that this worker holds. Times are of time.monotonic()."""
+
+    __slots__ = (
+        "claimed",
+        "consumer",
+        "deadline",
+        "gone",
+        "held_until",
+        "lost",
+        "outcome",
+        "renewed",
+        "task",
+        "tenant",
+        "id",
+        "token",
+    )  # fmt: skip
+
+    def __init__(self, claimed: Claimed, consumer: Consumer, renewed: float) -> None:
+        self.claimed = claimed
+        self.consumer = consumer
+        self.tenant = claimed.tenant
+        self.id: UUID = claimed.id
+        self.token: UUID = claimed.claim_token
+        self.renewed = renewed  # when the claim, or its last renewal, was sent
+        self.held_until = 0.0  # the handler itself asked for a lease until then
+        self.deadline = float("inf")  # no renewal after that: the handler's timeout
+        self.lost = False  # another has the message: report nothing
+        self.gone = False  # settled elsewhere, as by the handler's own transaction: renew no more
+        self.outcome: Outcome | None = None
+        self.task: asyncio.Task[Any] | None = None
+
+    def due(self, now: float) -> bool:
+        """Whether its lease should be renewed now: after a third of it, unless the handler asked for longer."""
+        lease = self.consumer.lease.total_seconds()
+        return (
+            now - self.renewed >= lease / 3
+            and now + lease > self.held_until
+            and now < self.deadline
+            and not self.lost
+            and not self.gone
+        )
+
+
+class Slots:
+    """All slots, for the event loop that fills and empties them and for the heartbeat's thread that reads them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: set[Slot] = set()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, slot: Slot) -> None:
+        """Hold a message."""
+        with self._lock:
+            self._held.add(slot)
+
+    def discard(self, slot: Slot) -> None:
+        """Hold it no longer: its outcome is written, or it is lost."""
+        with self._lock:
+            self._held.discard(slot)
+
+    def __contains__(self, slot: object) -> bool:
+        return slot in self._held
+
+    def due(self) -> list[Slot]:
+        """Those whose lease should be renewed now."""
+        now = time.monotonic()
+        with self._lock:
+            return [slot for slot in self._held if slot.due(now)]
+
+    def all(self) -> list[Slot]:
+        """A copy of what is held now."""
+        with self._lock:
+            return list(self._held)
