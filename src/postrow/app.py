@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import threading
@@ -30,7 +31,7 @@ H = TypeVar("H", bound="Callable[[Message[Any]], Any]")
 DSN_VARIABLE = "POSTROW_DSN"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Consumer:
     """A handler and how it is run; `tenant` "*" is all. `lease` is renewed while the handler runs."""
 
@@ -45,7 +46,7 @@ class Consumer:
     retry: RetryPolicy
     keep_history: bool
 
-    @property
+    @functools.cached_property
     def is_async(self) -> bool:
         """An async handler runs as a task of the event loop, a sync one in a thread."""
         return inspect.iscoroutinefunction(self.handler)

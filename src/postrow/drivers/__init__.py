@@ -15,7 +15,7 @@ from postrow.ops import Op
 
 T = TypeVar("T")
 
-_MODULES = {"psycopg": "postrow.drivers.psycopg3"}
+_MODULES = {"psycopg": "postrow.drivers.psycopg3", "psycopg_pool": "postrow.drivers.psycopg3"}
 
 
 class Driver(Protocol):
@@ -38,11 +38,12 @@ def driver_of(handle: object) -> Driver:
         module = _MODULES.get(cls.__module__.partition(".")[0])
         if module is not None:
             return cast("Driver", import_module(module))
-    kind = f"{type(handle).__module__}.{type(handle).__qualname__}"
-    hint = "Pass a psycopg connection, sync or async, with its transaction open."
-    if isinstance(handle, str):
+    hint = "Pass a connection of psycopg 3, sync or async, with its transaction open."
+    if handle is None or isinstance(handle, str):
         hint = "The first argument is the transaction, not a name or a DSN. " + hint
-    raise UnsupportedHandleError(f"cannot enqueue through {kind}: no driver knows it", hint=hint)
+    cls = type(handle)
+    kind = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    raise UnsupportedHandleError(f"{kind} is no transaction: no driver knows it", hint=hint)
 
 
 def run(handle: object, op: Op[T]) -> T | Awaitable[T]:

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable
-from typing import Any, NoReturn, TypeVar, cast
+from itertools import chain, islice
+from typing import Any, LiteralString, NoReturn, TypeVar, cast
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -40,25 +41,22 @@ def run(handle: Any, op: Op[T]) -> T | Awaitable[T]:
 
 
 def run_all(handle: Any, ops: Iterable[Op[list[T]]]) -> list[T] | Awaitable[list[T]]:
-    """Run ops one after the other in the handle's transaction, and put their lists together."""
+    """Run ops one after the other in the handle's transaction, and put their lists together.
+
+    All or nothing: when one fails, or cannot be made, none of them is left in the transaction.
+    """
     conn = _connection(handle)
     if isinstance(conn, psycopg.AsyncConnection):
         return _run_all_async(conn, ops)
     _check_sync(conn)
-    return [item for op in ops for item in execute(conn, op)]
-
-
-def send(conn: Sync, op: Op[T]) -> T:
-    """Run one op in a transaction of its own, on a connection of the app's."""
-    with conn.transaction():
-        return execute(conn, op)
+    return _run_all_sync(conn, ops)
 
 
 def execute(conn: Sync, op: Op[T], *, binary: bool = False) -> T:
     """Run one op on a connection of our own, in whatever state it is; a worker's may be in autocommit mode."""
     try:
         with psycopg.RawCursor(conn, row_factory=tuple_row) as cursor:
-            cursor.execute(cast("Any", op.sql), op.params, binary=binary)
+            cursor.execute(cast("LiteralString", op.sql), op.params, binary=binary)
             return op.read(cursor.fetchall())
     except psycopg.Error as error:
         translate(error)
@@ -68,7 +66,7 @@ async def execute_async(conn: Async, op: Op[T], *, binary: bool = False) -> T:
     """`execute`, for an async connection."""
     try:
         async with psycopg.AsyncRawCursor(conn, row_factory=tuple_row) as cursor:
-            await cursor.execute(cast("Any", op.sql), op.params, binary=binary)
+            await cursor.execute(cast("LiteralString", op.sql), op.params, binary=binary)
             return op.read(await cursor.fetchall())
     except psycopg.Error as error:
         translate(error)
@@ -87,13 +85,66 @@ async def _run_async(conn: Async, op: Op[T]) -> T:
     return await execute_async(conn, op)
 
 
+# A list is cut into several statements, and one of them, or the making of the next, may fail. A savepoint of our own
+# then takes the first ones back, so that a caller who handles the error and commits does not commit a part of the list.
+# One statement needs none, and a pipeline has none: its errors abort the transaction anyway.
+_SAVEPOINT: LiteralString = "savepoint postrow_many"
+_RELEASE: LiteralString = "release savepoint postrow_many"
+_BACK: LiteralString = "rollback to savepoint postrow_many"
+
+
+def _run_all_sync(conn: Sync, ops: Iterable[Op[list[T]]]) -> list[T]:
+    ops = iter(ops)
+    first = list(islice(ops, 2))
+    guarded = len(first) > 1 and not conn.pgconn.pipeline_status
+    if guarded:
+        _command(conn, _SAVEPOINT)
+    try:
+        found = [item for op in chain(first, ops) for item in execute(conn, op)]
+    except BaseException:
+        if guarded and _alive(conn):
+            _command(conn, _BACK)
+            _command(conn, _RELEASE)
+        raise
+    if guarded:
+        _command(conn, _RELEASE)
+    return found
+
+
 async def _run_all_async(conn: Async, ops: Iterable[Op[list[T]]]) -> list[T]:
     await _check_async(conn)
+    ops = iter(ops)
+    first = list(islice(ops, 2))
+    guarded = len(first) > 1 and not conn.pgconn.pipeline_status
+    if guarded:
+        await _command_async(conn, _SAVEPOINT)
     found: list[T] = []
-    for op in ops:
-        items: list[T] = await execute_async(conn, op)
-        found += items
+    try:
+        for op in chain(first, ops):
+            items: list[T] = await execute_async(conn, op)
+            found += items
+    except BaseException:
+        if guarded and _alive(conn):
+            await _command_async(conn, _BACK)
+            await _command_async(conn, _RELEASE)
+        raise
+    if guarded:
+        await _command_async(conn, _RELEASE)
     return found
+
+
+def _command(conn: Sync, statement: LiteralString) -> None:
+    with psycopg.RawCursor(conn, row_factory=tuple_row) as cursor:
+        cursor.execute(statement)
+
+
+async def _command_async(conn: Async, statement: LiteralString) -> None:
+    async with psycopg.AsyncRawCursor(conn, row_factory=tuple_row) as cursor:
+        await cursor.execute(statement)
+
+
+def _alive(conn: Sync | Async) -> bool:
+    return conn.info.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}
 
 
 def _connection(handle: Any) -> Sync | Async:
@@ -102,29 +153,35 @@ def _connection(handle: Any) -> Sync | Async:
     if isinstance(handle, psycopg.Transaction | psycopg.AsyncTransaction):
         return handle.connection
     kind = type(handle).__name__
-    raise UnsupportedHandleError(
-        f"psycopg's {kind} is not a connection",
-        hint=f"Pass the {'cursor.connection' if 'Cursor' in kind else 'connection'} instead.",
-    )
+    instead = "the connection"
+    if "Cursor" in kind:
+        instead = "cursor.connection"
+    elif "Pool" in kind:
+        instead = "a connection of it (with pool.connection() as conn:)"
+    raise UnsupportedHandleError(f"psycopg's {kind} is not a connection", hint=f"Pass {instead} instead.")
 
 
 def _check_sync(conn: Sync) -> None:
     if _queued(conn):
-        conn.execute("select")  # a BEGIN that stands in a pipeline shows only when an answer has come back
+        with conn.pipeline():  # nested: waits for the answers, without an end of the outer one
+            pass
     _check(conn)
 
 
 async def _check_async(conn: Async) -> None:
     if _queued(conn):
-        await conn.execute("select")
+        async with conn.pipeline():
+            pass
     _check(conn)
 
 
 def _queued(conn: Sync | Async) -> bool:
+    """Whether a pipeline holds statements that are not answered yet.
+
+    Only the answers show if they began a transaction; and what they raise is the caller's, not to be translated.
+    """
     return (
-        not conn.closed
-        and conn.pgconn.pipeline_status != 0
-        and conn.autocommit
+        conn.pgconn.pipeline_status != psycopg.pq.PipelineStatus.OFF
         and conn.info.transaction_status != TransactionStatus.INTRANS
     )
 
@@ -136,5 +193,12 @@ def _check(conn: Sync | Async) -> None:
             "this transaction has failed already, and nothing can be added to it.",
             hint="Roll it back (or to a savepoint), then run it again.",
         )
-    if conn.autocommit and status == TransactionStatus.IDLE:
+    if not conn.autocommit:
+        return
+    if status == TransactionStatus.IDLE:
         raise NotInTransactionError(AUTOCOMMIT[0], hint=AUTOCOMMIT[1])
+    if status == TransactionStatus.ACTIVE:  # another thread or task uses it, so whose transaction it will be is unknown
+        raise NotInTransactionError(
+            "this connection is in autocommit mode and busy with another statement.",
+            hint="Give each thread and task its own connection, and open a transaction on it.",
+        )

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 from postrow.models import Claimed, Lane, LaneEdge, Outcome
@@ -79,8 +80,7 @@ def release_claim(token: UUID, queue: str) -> Op[int]:
     return Op("select postrow.release_claim($1::uuid, $2::text)", (token, queue), single)
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """What a settlement needs to know of a message: whose it is, and the token of its claim."""
 
     tenant: str
@@ -88,8 +88,13 @@ class Held:
     token: UUID
 
 
-def _lists(held: Sequence[Held]) -> tuple[list[str], list[UUID], list[UUID]]:
-    return [h.tenant for h in held], [h.id for h in held], [h.token for h in held]
+def _lists(held: Sequence[Held]) -> tuple[str, str, str]:
+    """Three arrays as text: a driver's own dump of lists takes ten times as long. Names hold nothing to be escaped."""
+    return (
+        '{"' + '","'.join([h.tenant for h in held]) + '"}',
+        "{" + ",".join([h.id.hex for h in held]) + "}",
+        "{" + ",".join([h.token.hex for h in held]) + "}",
+    )
 
 
 def _read_outcomes(rows: Sequence[Row]) -> dict[Key, Outcome]:
@@ -97,14 +102,12 @@ def _read_outcomes(rows: Sequence[Row]) -> dict[Key, Outcome]:
 
 
 def _settle(call: str, held: Sequence[Held], *more: object) -> Op[dict[Key, Outcome]]:
-    return Op(
-        f"select tenant, id, outcome from postrow.{call}", (*_lists(held), *more), _read_outcomes
-    )
+    return Op(f"select tenant, id, outcome from postrow.{call}", (*_lists(held), *more), _read_outcomes)
 
 
 def ack(held: Sequence[Held], *, wait: bool = True) -> Op[dict[Key, Outcome]]:
     """Done."""
-    return _settle("ack($1::text[], $2::uuid[], $3::uuid[], wait => $4::boolean)", held, wait)
+    return _settle("ack($1::text::text[], $2::text::uuid[], $3::text::uuid[], wait => $4::boolean)", held, wait)
 
 
 def fail(
@@ -118,7 +121,7 @@ def fail(
 ) -> Op[dict[Key, Outcome]]:
     """Failed; `retry_after` counts from the database's clock, None is the policy's delay."""
     return _settle(
-        "fail($1::text[], $2::uuid[], $3::uuid[], $4::text[], types => $5::text[], tracebacks => $6::text[], "
+        "fail($1::text::text[], $2::text::uuid[], $3::text::uuid[], $4::text[], types => $5::text[], tracebacks => $6::text[], "
         "retry_at => (select array_agg(postrow.clock() + a.delay order by a.n) "
         "from unnest($7::interval[]) with ordinality a(delay, n)), wait => $8::boolean)",
         held,
@@ -137,7 +140,7 @@ def release(
     moments = [u if isinstance(u, datetime) else None for u in until or [None] * len(held)]
     delays = [u if isinstance(u, timedelta) else None for u in until or [None] * len(held)]
     return _settle(
-        "release($1::text[], $2::uuid[], $3::uuid[], "
+        "release($1::text::text[], $2::text::uuid[], $3::text::uuid[], "
         "until => (select array_agg(coalesce(a.moment, postrow.clock() + a.delay) order by a.n) "
         "from unnest($4::timestamptz[], $5::interval[]) with ordinality a(moment, delay, n)), "
         "wait => $6::boolean)",
@@ -151,10 +154,10 @@ def release(
 def bury(held: Sequence[Held], *, reasons: Sequence[str], wait: bool = True) -> Op[dict[Key, Outcome]]:
     """A dead letter now."""
     return _settle(
-        "bury($1::text[], $2::uuid[], $3::uuid[], $4::text[], wait => $5::boolean)", held, list(reasons), wait
+        "bury($1::text::text[], $2::text::uuid[], $3::text::uuid[], $4::text[], wait => $5::boolean)", held, list(reasons), wait
     )
 
 
 def extend(held: Sequence[Held], lease: timedelta) -> Op[dict[Key, Outcome]]:
     """Hold for `lease` from now; never waits."""
-    return _settle("extend($1::text[], $2::uuid[], $3::uuid[], $4::interval)", held, lease)
+    return _settle("extend($1::text::text[], $2::text::uuid[], $3::text::uuid[], $4::interval)", held, lease)

@@ -66,9 +66,7 @@ def _read_steps(rows: Sequence[Row]) -> list[SweepStep]:
 
 def sweep(step: str | None = None, *, limit: int = 1000) -> Op[list[SweepStep]]:
     """One step of the sweep, or each once; no rows when another sweeps."""
-    return Op(
-        "select step, done, more from postrow.sweep($1::text, $2::int)", (step, limit), _read_steps
-    )
+    return Op("select step, done, more from postrow.sweep($1::text, $2::int)", (step, limit), _read_steps)
 
 
 def schema_version() -> Op[tuple[int, int]]:

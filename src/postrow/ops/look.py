@@ -78,9 +78,7 @@ def dead_letters(
 
 def redrive(id_: UUID, tenant: str) -> Op[UUID]:
     """Send a dead letter again; gives the new message's id."""
-    return Op(
-        "select postrow.redrive($1::uuid, $2::text)::text", (id_, tenant), lambda rows: UUID(single(rows))
-    )
+    return Op("select postrow.redrive($1::uuid, $2::text)::text", (id_, tenant), lambda rows: UUID(single(rows)))
 
 
 def resolve(id_: UUID, tenant: str, *, resolution: str, reason: str) -> Op[None]:

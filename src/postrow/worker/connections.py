@@ -32,7 +32,8 @@ DATABASE_ERRORS = (psycopg.Error, PostrowError, OSError)
 def conninfo(dsn: str, part: str) -> str:
     """The DSN with a worker's keep-alive settings where it has none of its own, and a name for pg_stat_activity."""
     given = conninfo_to_dict(dsn)
-    return make_conninfo(**{"application_name": f"postrow {part}", **KEEPALIVE, **given})
+    settings: dict[str, Any] = {"application_name": f"postrow {part}", **KEEPALIVE, **given}
+    return make_conninfo(**settings)
 
 
 async def connect(dsn: str, part: str) -> psycopg.AsyncConnection[Any]:
@@ -63,7 +64,7 @@ class Backoff:
 
     def pause(self) -> float:
         """Seconds to wait now."""
-        pause = min(self.cap, self.first * 2 ** min(self._tries, 30))
+        pause = min(self.cap, self.first * 2.0 ** min(self._tries, 30))
         self._tries += 1
         return pause * random.uniform(0.5, 1)  # noqa: S311  # jitter, not a secret
 
@@ -86,9 +87,7 @@ class Weather:
             self.since = now
         if first or now - self.logged >= 30:
             self.logged = now
-            log.warning(
-                "database trouble in %s, trying again with back-off: %s", ", ".join(sorted(self.down)), text
-            )
+            log.warning("database trouble in %s, trying again with back-off: %s", ", ".join(sorted(self.down)), text)
 
     def fine(self, part: str) -> None:
         """A part has the database."""

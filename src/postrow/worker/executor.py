@@ -36,9 +36,7 @@ class Executor:
         threads: how many sync handlers may run at once.
     """
 
-    def __init__(
-        self, slots: Slots, *, finished: Callable[[Slot], None], extend: Extend, threads: int
-    ) -> None:
+    def __init__(self, slots: Slots, *, finished: Callable[[Slot], None], extend: Extend, threads: int) -> None:
         self._slots = slots
         self._finished = finished
         self._extend = extend

@@ -43,7 +43,7 @@ class Lanes:
 
     def forget(self) -> None:
         """After a reconnect, or a jump of the clock: begin anew."""
-        self.__init__()  # type: ignore[misc]  # noqa: PLC2801
+        self.__init__()  # type: ignore[misc]
 
     def tapped(self, tenant: str) -> None:
         """A message of this tenant was committed, or may be: its lanes are worth a look."""

@@ -40,12 +40,12 @@ class Slot:
         "deadline",
         "gone",
         "held_until",
+        "id",
         "lost",
         "outcome",
         "renewed",
         "task",
         "tenant",
-        "id",
         "token",
     )  # fmt: skip
 

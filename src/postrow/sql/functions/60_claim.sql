@@ -235,7 +235,7 @@ begin
         exit when v_left <= 0 or v_bytes <= 0;
         -- the first round: what is left, over the lanes of this priority that are left
         v_share := case when v_lane.round = 2 then v_left
-            else (v_left + v_lane.siblings - 1) / v_lane.siblings end;
+            else (v_left - 1) / v_lane.siblings + 1 end;
         for v_row in
             select * from postrow.claim_lane(v_lane.lane, claim.queue, v_lane.tenant, v_lane.priority, null,
                 claim.after, greatest(v_share, 1),

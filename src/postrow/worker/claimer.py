@@ -1,0 +1,197 @@
+"""Claims messages for all of a worker's consumers, as many as have a free slot, and sleeps when there are none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+
+from postrow.app import Consumer
+from postrow.drivers.psycopg3 import execute_async
+from postrow.ops import claims
+from postrow.worker.acker import Acker
+from postrow.worker.connections import Weather, connect
+from postrow.worker.executor import Executor
+from postrow.worker.lanes import Lanes
+from postrow.worker.slots import Slot
+
+log = logging.getLogger("postrow.worker")
+
+BATCH = 500  # messages in one claim
+MAX_BYTES = 32_000_000  # of payload text in one claim
+TAP_WINDOW = 0.022  # seconds after a tap in which the next one may have been held back
+KEEN = 0.003  # seconds until the next look, after one that found work and left slots free
+IDLE_AFTER = 60.0  # seconds without work, after which the poll interval is five times as long
+UNWRITTEN = 4  # times the worker's concurrency, and 2,000: outcomes that wait to be written, before it claims no more
+
+
+class Feed:
+    """One consumer with what the claimer remembers of its queue."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.lanes = Lanes()
+
+
+class Claimer:
+    """One loop on one connection, for all consumers in turn."""
+
+    def __init__(
+        self,
+        dsn: str,
+        consumers: list[Consumer],
+        executor: Executor,
+        acker: Acker,
+        weather: Weather,
+        *,
+        worker: str,
+        concurrency: int,
+        poll_interval: float,
+        refused: Callable[[Slot], None],
+    ) -> None:
+        self._dsn = dsn
+        self._feeds = [Feed(consumer) for consumer in consumers]
+        self._executor = executor
+        self._acker = acker
+        self._weather = weather
+        self._worker = worker
+        self._concurrency = concurrency
+        self._poll_interval = poll_interval
+        self._refused = refused
+        self._wake = asyncio.Event()
+        self._unanswered: dict[UUID, str] = {}  # tokens of claims whose answer never came, with their queue
+        self._stopping = False
+        self._look_at = float("inf")
+        self._worked_at = time.monotonic()
+        self.claimed = 0
+
+    def stop(self) -> None:
+        """Claim no more; `run` ends after the call that is under way."""
+        self._stopping = True
+        self._wake.set()
+
+    def tapped(self, queue: str, tenant: str) -> None:
+        """A tap: look now, and once more when the window in which taps are held back has passed."""
+        for feed in self._feeds:
+            if feed.consumer.queue.name == queue and feed.consumer.tenant in ("*", tenant):
+                feed.lanes.tapped(tenant)
+                self._look_at = time.monotonic() + TAP_WINDOW
+                self._wake.set()
+
+    def look_everywhere(self) -> None:
+        """Discover the lanes of every queue, now."""
+        for feed in self._feeds:
+            feed.lanes.look_again()
+        self._wake.set()
+
+    def slot_freed(self) -> None:
+        """A handler has ended."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Claim until stopped. Raises when the database is away: to be called again."""
+        async with await connect(self._dsn, "claimer") as conn:
+            for feed in self._feeds:
+                feed.lanes.forget()
+            for token, queue in list(self._unanswered.items()):
+                given_back = await execute_async(conn, claims.release_claim(token, queue))
+                del self._unanswered[token]
+                if given_back:
+                    log.info("gave back %s messages of %s, whose claim was never answered", given_back, queue)
+            while not self._stopping:
+                self._wake.clear()
+                found, full = await self._round(conn)
+                self._weather.fine("claimer")
+                if found:
+                    self._worked_at = time.monotonic()
+                await self._pause(found=found, full=full)
+
+    def _free(self, feed: Feed) -> int:
+        own = feed.consumer.concurrency - self._executor.running.get(feed.consumer, 0)
+        return min(own, self._concurrency - self._executor.total)
+
+    def _held_up(self) -> bool:
+        return self._acker.pending > max(2000, UNWRITTEN * self._concurrency)
+
+    async def _round(self, conn: psycopg.AsyncConnection[Any]) -> tuple[bool, bool]:
+        """One claim for each consumer with free slots. Whether anything was found, and whether any had all it asked for."""
+        found = full = False
+        self._feeds.append(self._feeds.pop(0))  # each is first in its turn
+        for feed in list(self._feeds):
+            if self._stopping or self._held_up():
+                break
+            limit = min(self._free(feed), BATCH)
+            if limit <= 0:
+                continue
+            count = await self._claim(conn, feed, limit)
+            found = found or count > 0
+            full = full or count >= limit
+        return found, full
+
+    async def _claim(self, conn: psycopg.AsyncConnection[Any], feed: Feed, limit: int) -> int:
+        consumer, lanes = feed.consumer, feed.lanes
+        name = consumer.queue.name
+        if lanes.wants_look:
+            began = time.monotonic()
+            handler = consumer.name if consumer.tenant == "*" else None
+            seen = await execute_async(conn, claims.lanes(name, worker=self._worker, handler=handler), binary=True)
+            if consumer.tenant != "*":
+                seen = [lane for lane in seen if lane.tenant == consumer.tenant]
+            lanes.looked(seen, time.monotonic() - began)
+        chosen, per_lane = lanes.choose(limit)
+        if not chosen:
+            return 0
+        token = uuid4()
+        sent = time.monotonic()
+        self._unanswered[token] = name
+        op = claims.claim_lanes(
+            name,
+            chosen,
+            per_lane=per_lane,
+            limit=limit,
+            lease=consumer.lease,
+            worker=self._worker,
+            token=token,
+            max_bytes=MAX_BYTES,
+        )
+        answer = await execute_async(conn, op, binary=True)
+        del self._unanswered[token]
+        lanes.claimed(answer.edges, {(t, p): after for t, p, after in chosen}, answer.took)
+        self.claimed += len(answer.messages)
+        for claimed in answer.messages:
+            slot = Slot(claimed, consumer, sent)
+            if self._stopping:
+                self._refused(slot)
+            else:
+                self._executor.start(slot)
+        return len(answer.messages)
+
+    async def _pause(self, *, found: bool, full: bool) -> None:
+        """Go on at once while slots are filled; soon after a find; else when woken, when due, or after the poll interval."""
+        if full and any(self._free(feed) > 0 for feed in self._feeds) and not self._held_up():
+            await asyncio.sleep(0)
+            return
+        now = time.monotonic()
+        if all(self._free(feed) <= 0 for feed in self._feeds) or self._held_up():
+            pause = self._poll_interval  # a slot that is freed wakes
+        elif found:
+            pause = KEEN
+        else:
+            idle = now - self._worked_at > IDLE_AFTER
+            pause = self._poll_interval * (5 if idle else 1)
+            pause = min(pause, *(feed.lanes.due_in for feed in self._feeds))
+            pause = max(0.0, min(pause, self._look_at - now))
+        try:
+            async with asyncio.timeout(pause):
+                await self._wake.wait()
+        except TimeoutError:
+            if not found:
+                self.look_everywhere()
+        if time.monotonic() >= self._look_at:
+            self._look_at = float("inf")
+            self.look_everywhere()

@@ -1,0 +1,196 @@
+"""Renews leases and says that the worker lives, on a thread and a connection of its own: no handler can starve it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+
+from postrow.drivers.psycopg3 import execute
+from postrow.ops import claims, fleet
+from postrow.worker.connections import DATABASE_ERRORS, Backoff, Weather, connect_sync
+from postrow.worker.executor import lease_lost
+from postrow.worker.slots import Slot, Slots
+
+log = logging.getLogger("postrow.worker")
+
+BEAT_EVERY = 5.0  # seconds between signs of life in postrow.worker
+CHUNK = 1000  # leases renewed in one call
+BLOCKED = 2.0  # seconds without a turn of the event loop that are worth a warning
+
+Request = tuple[Slot, timedelta, "Future[None]"]
+
+
+class Heartbeat:
+    """A thread that looks several times in each third of the shortest lease for leases that are due.
+
+    Args:
+        dsn: the database.
+        slots: what is held.
+        lost: called in the event loop with a slot that another worker has.
+        beat: this worker's sign of life (id, name, queues, version).
+        shortest: the shortest lease of the worker's consumers.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        slots: Slots,
+        weather: Weather,
+        *,
+        lost: Callable[[Slot], None],
+        identity: tuple[UUID, str, Sequence[str], str],
+        shortest: timedelta,
+    ) -> None:
+        self._dsn = dsn
+        self._slots = slots
+        self._weather = weather
+        self._lost = lost
+        self._id, self._name, self._queues, self._version = identity
+        self._tick = min(1.0, max(0.03, shortest.total_seconds() / 15))
+        self._loop = asyncio.get_running_loop()
+        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._next_beat = 0.0
+        self._loop_turned = time.monotonic()
+        self._warned_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="postrow-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def loop_blocked_for(self) -> float:
+        """Seconds since the event loop last took a turn."""
+        return time.monotonic() - self._loop_turned
+
+    def extend(self, slot: Slot, lease: timedelta) -> Future[None]:
+        """Renew one slot's lease for so long from now, at a handler's wish."""
+        future: Future[None] = Future()
+        self._requests.put((slot, lease, future))
+        return future
+
+    def stop(self, *, timeout: float) -> None:
+        """End, after the worker's farewell if the database is there. Blocks for `timeout` seconds at most."""
+        self._stopping.set()
+        self._requests.put(None)
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        backoff = Backoff(cap=5.0)
+        while not self._stopping.is_set():
+            try:
+                with connect_sync(self._dsn, "heartbeat") as conn:
+                    self._next_beat = 0.0
+                    self._serve(conn, backoff)
+            except DATABASE_ERRORS as error:
+                self._weather.failed("heartbeat", error)
+                self._stopping.wait(backoff.pause())
+            except Exception:
+                log.exception("the heartbeat failed, and begins again")
+                self._stopping.wait(backoff.pause())
+        self._refuse_requests()
+
+    def _serve(self, conn: psycopg.Connection[Any], backoff: Backoff) -> None:
+        while not self._stopping.is_set():
+            self._watch_loop()
+            for lease, due in _by_lease(self._slots.due()):
+                for start in range(0, len(due), CHUNK):
+                    self._renew(conn, due[start : start + CHUNK], lease)
+            if time.monotonic() >= self._next_beat:
+                self._next_beat = time.monotonic() + BEAT_EVERY
+                execute(
+                    conn,
+                    fleet.beat(
+                        self._id,
+                        name=self._name,
+                        host=socket.gethostname(),
+                        pid=os.getpid(),
+                        queues=self._queues,
+                        version=self._version,
+                    ),
+                )
+                self._weather.fine("heartbeat")
+                backoff.reset()
+            self._serve_requests(conn)
+        execute(conn, fleet.leave(self._id))
+
+    def _renew(self, conn: psycopg.Connection[Any], due: Sequence[Slot], lease: timedelta) -> None:
+        sent = time.monotonic()
+        held = [claims.Held(slot.tenant, slot.id, slot.token) for slot in due]
+        answers = execute(conn, claims.extend(held, lease), binary=True)
+        for slot in due:
+            answer = answers.get((slot.tenant, slot.id))
+            if answer == "accepted":
+                slot.renewed = sent
+            elif answer == "stale" and slot in self._slots and slot.outcome is None:
+                slot.lost = True
+                self._loop.call_soon_threadsafe(self._lost, slot)
+            elif answer == "unknown":
+                slot.gone = True  # settled: by our own acker just now, or by the handler itself, which goes on
+            # busy: its own transaction decides about it; the next look asks again
+
+    def _serve_requests(self, conn: psycopg.Connection[Any]) -> None:
+        """Wait a tick, and meanwhile do what handlers ask for."""
+        end = time.monotonic() + self._tick
+        while (left := end - time.monotonic()) > 0:
+            try:
+                request = self._requests.get(timeout=left)
+            except queue.Empty:
+                return
+            if request is None:
+                return
+            slot, lease, future = request
+            try:
+                self._renew(conn, [slot], lease)
+            except BaseException as error:
+                future.set_exception(error)
+                raise
+            if slot.lost or slot.gone:
+                future.set_exception(lease_lost(slot))
+            else:
+                slot.held_until = time.monotonic() + lease.total_seconds()
+                future.set_result(None)
+
+    def _refuse_requests(self) -> None:
+        while not self._requests.empty():
+            request = self._requests.get()
+            if request is not None:
+                request[2].set_exception(lease_lost(request[0]))
+
+    def _watch_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._turned)
+        blocked = self.loop_blocked_for
+        if blocked > BLOCKED and time.monotonic() - self._warned_at > 10:
+            self._warned_at = time.monotonic()
+            log.warning(
+                "the event loop has been blocked for %.1f s: a handler computes or waits without await; "
+                "make it a plain def, which runs in a thread",
+                blocked,
+            )
+
+    def _turned(self) -> None:
+        self._loop_turned = time.monotonic()
+
+
+def _by_lease(slots: list[Slot]) -> list[tuple[timedelta, list[Slot]]]:
+    slots.sort(key=lambda slot: slot.consumer.lease)
+    return [(lease, list(group)) for lease, group in itertools.groupby(slots, key=lambda slot: slot.consumer.lease)]

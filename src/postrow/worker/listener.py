@@ -1,0 +1,49 @@
+"""Hears taps on a connection of its own. Losing one costs latency and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+
+from postrow.worker.connections import Weather, connect
+
+QUIET = 30.0  # seconds without a tap after which the connection is tried
+
+
+class Listener:
+    """LISTEN first, then a full look; then a call for each tap.
+
+    Args:
+        dsn: a direct connection: through a pooler in transaction mode, LISTEN hears nothing.
+        connected: called when taps can be heard (again): what was committed before needs a look.
+        tapped: called with queue and tenant. A tap may be forged: nothing depends on it.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        weather: Weather,
+        *,
+        connected: Callable[[], None],
+        tapped: Callable[[str, str], None],
+    ) -> None:
+        self._dsn = dsn
+        self._weather = weather
+        self._connected = connected
+        self._tapped = tapped
+
+    async def run(self) -> None:
+        """Listen until cancelled. Raises when the connection is lost: to be called again."""
+        async with await connect(self._dsn, "listener") as conn:
+            await conn.execute("listen postrow")
+            self._weather.fine("listener")
+            self._connected()
+            while True:
+                async for notify in conn.notifies(timeout=QUIET):
+                    self._hear(notify)
+                await conn.execute("select")  # a connection that died without a word shows itself here
+
+    def _hear(self, notify: psycopg.Notify) -> None:
+        queue, _, tenant = notify.payload.partition(" ")
+        self._tapped(queue, tenant)

@@ -1,0 +1,37 @@
+"""Runs the sweep: any worker may, the database lets one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+
+from postrow.drivers.psycopg3 import execute_async
+from postrow.ops import fleet
+from postrow.worker.connections import Weather, connect
+
+EVERY = 1.0  # seconds between looks for expired leases and targets, give or take a quarter
+FULL_EVERY = 15  # of which one does all steps
+PRESSING = ("leases", "targets")
+
+
+class Sweeper:
+    """Calls postrow.sweep, one step a call, until nothing more is to do; then again a second later."""
+
+    def __init__(self, dsn: str, weather: Weather) -> None:
+        self._dsn = dsn
+        self._weather = weather
+
+    async def run(self) -> None:
+        """Sweep until cancelled. Raises when the database is away: to be called again."""
+        async with await connect(self._dsn, "sweeper") as conn:
+            for turn in itertools.count():
+                for step in (None,) if turn % FULL_EVERY == 0 else PRESSING:
+                    steps = await execute_async(conn, fleet.sweep(step))
+                    more = [done.step for done in steps if done.more]
+                    while more:
+                        again = await execute_async(conn, fleet.sweep(more[0]))
+                        if not any(done.more for done in again):
+                            more.pop(0)
+                self._weather.fine("sweeper")
+                await asyncio.sleep(EVERY * random.uniform(0.75, 1.25))  # noqa: S311  # jitter, not a secret

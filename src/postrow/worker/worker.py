@@ -1,0 +1,350 @@
+"""A worker process: it puts the parts together, starts them, and stops them in the right order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+from uuid import uuid4
+
+import psycopg
+
+from postrow import migrate
+from postrow.app import App, Consumer
+from postrow.drivers.psycopg3 import execute_async
+from postrow.errors import BadArgumentError, PostrowError, SchemaMismatchError
+from postrow.ops import Op, fleet
+from postrow.worker.acker import Acker
+from postrow.worker.claimer import Claimer
+from postrow.worker.connections import DATABASE_ERRORS, Backoff, Weather, connect
+from postrow.worker.executor import RELEASED, Executor
+from postrow.worker.health import Health, HealthServer
+from postrow.worker.heartbeat import Heartbeat
+from postrow.worker.listener import Listener
+from postrow.worker.slots import Slot, Slots
+from postrow.worker.supervisor import Supervisor
+from postrow.worker.sweeper import Sweeper
+
+log = logging.getLogger("postrow.worker")
+
+STOP_BOUND = 10.0  # seconds for the last outcomes to be written, beyond the grace
+CANCEL_BOUND = 2.0  # seconds for cancelled handlers to clean up
+STUCK = 60.0  # seconds without a turn of the event loop, after which the process is not live
+
+
+class Worker:
+    """Claims messages of an app's queues and runs their handlers, until stopped.
+
+    Args:
+        app: its queues, handlers and database.
+        name: a stable name, for targeted messages and the record; host and process id if not given.
+        queues: which of the app's queues; None: all that have a handler.
+        concurrency: how many messages the process handles at once; None: the sum of its queues'.
+        transport: `tap` listens for notifications; `poll` looks every `poll_interval`, and needs no LISTEN.
+        listen_dsn: a direct connection for the listener where the app's goes through a pooler.
+        poll_interval: seconds between looks when nothing calls; five times as long after an idle minute.
+        grace: seconds that running handlers have to finish after SIGTERM; then they are released.
+        health: host and port of the health pages; None: none.
+        sweep: whether this worker takes part in the sweep; at least one process should.
+
+    Raises:
+        BadArgumentError: a queue that the app does not have, no handler at all, or a value outside its range.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        name: str | None = None,
+        queues: Sequence[str] | None = None,
+        concurrency: int | None = None,
+        transport: Literal["tap", "poll"] = "tap",
+        listen_dsn: str | None = None,
+        poll_interval: float = 1.0,
+        grace: float = 30.0,
+        health: tuple[str, int] | None = None,
+        sweep: bool = True,
+    ) -> None:
+        self.consumers = _consumers(app, queues)
+        self.name = name if name is not None else f"{_plain(socket.gethostname())}-{os.getpid()}"
+        if transport not in ("tap", "poll"):
+            raise BadArgumentError(f"transport is {transport!r}", hint="Give tap or poll.")
+        if poll_interval <= 0 or grace < 0:
+            raise BadArgumentError(
+                f"poll_interval is {poll_interval}, grace is {grace}", hint="Give seconds: more than 0, and 0 or more."
+            )
+        if concurrency is not None and concurrency < 1:
+            raise BadArgumentError(f"concurrency is {concurrency}", hint="Give 1 or more.")
+        self._app = app
+        self._transport = transport
+        self._listen_dsn = listen_dsn
+        self._poll_interval = poll_interval
+        self._grace = grace
+        self._health_address = health
+        self._sweep = sweep
+        self._concurrency = concurrency or sum(consumer.concurrency for consumer in self.consumers)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._stop_early = threading.Event()
+        self.health_port: int | None = None
+
+    def run(self) -> int:
+        """Work until SIGTERM, SIGINT or `stop`; blocks. In the main thread a second signal ends the process at once.
+
+        Returns:
+            0 when it was stopped; also when handlers had to be released after the grace.
+
+        Raises:
+            SchemaMismatchError: the database's schema does not fit; the message names the command to run.
+            ConsumerConflictError: another handler is registered for one of the queues.
+        """
+        try:
+            return asyncio.run(self.serve())
+        finally:
+            self._stop_early.clear()
+
+    def stop(self) -> None:
+        """Stop gracefully, as SIGTERM does; from any thread, and before `run` too."""
+        self._stop_early.set()
+        loop, stop = self._loop, self._stop
+        if loop is not None and stop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has just closed: it has stopped
+                loop.call_soon_threadsafe(stop.set)
+
+    async def serve(self) -> int:
+        """`run`, inside an event loop of the caller's."""
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        if self._stop_early.is_set():
+            self._stop.set()
+        signals = self._take_signals()
+        try:
+            dsn = await asyncio.to_thread(lambda: self._app.dsn)
+            weather = Weather()
+            if not await self._register(dsn, weather):
+                return 0
+            await self._serve(dsn, weather)
+        finally:
+            for number in signals:
+                self._loop.remove_signal_handler(number)
+            self._loop = self._stop = None
+        return 0
+
+    def _take_signals(self) -> list[int]:
+        if threading.current_thread() is not threading.main_thread():
+            return []
+        assert self._loop is not None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._signalled, number)
+        return [signal.SIGTERM, signal.SIGINT]
+
+    def _signalled(self, number: int) -> None:
+        assert self._stop is not None
+        if self._stop.is_set():
+            log.warning("second signal: ending at once; what is held comes back when its leases end")
+            logging.shutdown()
+            os._exit(128 + number)
+        log.info("%s: stopping, at most %g s for running handlers", signal.Signals(number).name, self._grace)
+        self._stop.set()
+
+    async def _register(self, dsn: str, weather: Weather) -> bool:
+        """Check the schema and register the handlers, as soon as the database is there. False: stopped meanwhile."""
+        assert self._stop is not None
+        backoff = Backoff()
+        while not self._stop.is_set():
+            try:
+                async with await connect(dsn, "start") as conn:
+                    present = await _version(conn)
+                    migrate.verify(present)
+                    for consumer in self.consumers:
+                        await execute_async(conn, _registration(consumer))
+                weather.fine("start")
+                return True
+            except DATABASE_ERRORS as error:
+                if isinstance(error, PostrowError) and error.sqlstate not in ("40001", "55P03"):
+                    raise
+                weather.failed("start", error)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(backoff.pause()):
+                        await self._stop.wait()
+        return False
+
+    async def _serve(self, dsn: str, weather: Weather) -> None:
+        assert self._stop is not None
+        slots = Slots()
+        acker = Acker(dsn, slots, weather)
+        supervisor = Supervisor(weather)
+        lost: list[Executor] = []
+        heartbeat = Heartbeat(
+            dsn,
+            slots,
+            weather,
+            lost=lambda slot: lost[0].lost(slot),
+            identity=(uuid4(), self.name, sorted({c.queue.name for c in self.consumers}), _package_version()),
+            shortest=min(consumer.lease for consumer in self.consumers),
+        )
+
+        def finished(slot: Slot) -> None:
+            acker.put(slot)
+            claimer.slot_freed()
+
+        def refused(slot: Slot) -> None:
+            slot.outcome = RELEASED
+            slots.add(slot)
+            acker.put(slot)
+
+        sync = sum(consumer.concurrency for consumer in self.consumers if not consumer.is_async)
+        executor = Executor(slots, finished=finished, extend=heartbeat.extend, threads=min(sync, self._concurrency))
+        lost.append(executor)
+        claimer = Claimer(
+            dsn,
+            self.consumers,
+            executor,
+            acker,
+            weather,
+            worker=self.name,
+            concurrency=self._concurrency,
+            poll_interval=self._poll_interval,
+            refused=refused,
+        )
+        health = None
+        if self._health_address is not None:
+
+            def look() -> Health:
+                return self._health(supervisor, heartbeat, weather, slots)
+
+            health = HealthServer(self._health_address, look)
+            self.health_port = health.port
+        heartbeat.start()
+        supervisor.keep("acker", acker.run)
+        supervisor.keep("claimer", claimer.run)
+        if self._transport == "tap":
+            listener = Listener(
+                self._listen_dsn or dsn, weather, connected=claimer.look_everywhere, tapped=claimer.tapped
+            )
+            supervisor.keep("listener", listener.run)
+        if self._sweep:
+            supervisor.keep("sweeper", Sweeper(dsn, weather).run)
+        self._say_wiring()
+        try:
+            await self._stop.wait()
+            await self._wind_down(claimer, executor, acker, supervisor, slots)
+        finally:
+            await supervisor.end(*supervisor.tasks)
+            executor.close()
+            await asyncio.to_thread(heartbeat.stop, timeout=5.0)
+            if health is not None:
+                health.close()
+        log.info("stopped: %s", ", ".join(f"{count} {word}" for word, count in acker.counts.items()))
+
+    async def _wind_down(
+        self, claimer: Claimer, executor: Executor, acker: Acker, supervisor: Supervisor, slots: Slots
+    ) -> None:
+        """Claim no more, let handlers finish, release the rest, write every outcome. The heartbeat goes on throughout."""
+        claimer.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2.0):
+                await asyncio.shield(supervisor.tasks["claimer"])
+        await supervisor.end("claimer", "listener")
+        await _until(lambda: executor.total == 0, self._grace)
+        left = [slot for slot in slots.all() if slot.outcome is None]
+        if left:
+            log.warning("%s handlers did not finish within the grace: their messages are released", len(left))
+            for slot in left:
+                executor.release(slot)
+            await _until(lambda: executor.total == 0, CANCEL_BOUND)
+        acker.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_BOUND):
+                await asyncio.shield(supervisor.tasks["acker"])
+        if acker.pending:
+            log.error("%s outcomes could not be written: these messages come back when their leases end", acker.pending)
+
+    def _health(self, supervisor: Supervisor, heartbeat: Heartbeat, weather: Weather, slots: Slots) -> Health:
+        stopping = self._stop is None or self._stop.is_set()
+        dead = [] if stopping else supervisor.dead
+        blocked = heartbeat.loop_blocked_for
+        live = not dead and heartbeat.alive and blocked < STUCK
+        detail: dict[str, object] = {
+            "worker": self.name,
+            "held": len(slots),
+            "stopping": stopping,
+            "dead": dead,
+            "without_database": dict(weather.down),
+            "loop_blocked_for": round(blocked, 3),
+        }
+        return Health(live, live and not stopping and not weather.down, detail)
+
+    def _say_wiring(self) -> None:
+        for consumer in self.consumers:
+            log.info(
+                "worker %s: queue %s -> %s%s, concurrency %s, lease %g s, %s attempts",
+                self.name,
+                consumer.queue.name,
+                consumer.name,
+                "" if consumer.tenant == "*" else f" (tenant {consumer.tenant})",
+                consumer.concurrency,
+                consumer.lease.total_seconds(),
+                consumer.max_attempts,
+            )
+
+
+def _consumers(app: App, queues: Sequence[str] | None) -> list[Consumer]:
+    if not app.consumers:
+        raise BadArgumentError(
+            "the app has no handlers", hint="Decorate one: @app.queue('emails').consumer() def send(message): ..."
+        )
+    if queues is None:
+        return list(app.consumers.values())
+    if not queues:
+        raise BadArgumentError("the list of queues is empty", hint="Name a queue, or leave the list out for all.")
+    served = {name for name, _ in app.consumers}
+    for name in queues:
+        if name not in served:
+            raise BadArgumentError(
+                f"the app has no handler for queue {name!r}", hint=f"It has them for: {', '.join(sorted(served))}."
+            )
+    return [consumer for (name, _), consumer in app.consumers.items() if name in set(queues)]
+
+
+def _registration(consumer: Consumer) -> Op[None]:
+    return fleet.register_consumer(
+        consumer.queue.name,
+        consumer.name,
+        tenant=consumer.tenant,
+        lease=consumer.lease,
+        retry=consumer.retry,
+        max_attempts=consumer.max_attempts,
+        keep_history=consumer.keep_history,
+    )
+
+
+async def _version(conn: psycopg.AsyncConnection[Any]) -> tuple[int, int] | None:
+    try:
+        return await execute_async(conn, fleet.schema_version())
+    except SchemaMismatchError:
+        return None
+
+
+async def _until(condition: Callable[[], bool], bound: float) -> None:
+    """Wait until a condition holds, looking a hundred times a second, `bound` seconds at most."""
+    end = asyncio.get_running_loop().time() + bound
+    while not condition() and asyncio.get_running_loop().time() < end:
+        await asyncio.sleep(0.01)
+
+
+def _plain(host: str) -> str:
+    """A host's name in the grammar of names."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in host).strip("._-")[:150] or "host"
+
+
+def _package_version() -> str:
+    from postrow import __version__  # noqa: PLC0415  # the package imports this module lazily
+
+    return __version__
