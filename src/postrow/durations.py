@@ -1,11 +1,11 @@
-"""Durations and moments as callers give them, checked before they reach the database."""
+"""Arguments as callers give them: durations, moments, numbers, texts; checked before they reach the database."""
 
 from __future__ import annotations
 
 import math
 from datetime import datetime, timedelta
 
-from postrow.errors import BadArgumentError
+from postrow.errors import BadArgumentError, BadNameError
 
 Duration = float | timedelta
 """Seconds, or a timedelta."""
@@ -49,14 +49,63 @@ def moment(what: str, value: datetime | None) -> datetime | None:
     return value
 
 
-def whole(what: str, value: int | None, *, least: int, most: int = 2**31 - 1) -> int | None:
-    """A whole number in a range, or None; `what` names the parameter in the error.
+def whole(what: str, value: int, *, least: int, most: int = 2**31 - 1) -> int:
+    """A whole number in a range; `what` names the parameter in the error.
 
     Raises:
         BadArgumentError: not an int (a bool is none), or outside the range.
     """
-    if value is None:
-        return None
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise BadArgumentError(f"{what} is {value!r}", hint=f"Give a whole number from {least} to {most}.")
+    return int(value)
+
+
+def text(what: str, value: str) -> str:
+    """A text that Postgres can hold, as an exact `str`; `what` names the parameter in the error.
+
+    Raises:
+        BadArgumentError: not a str, or with a NUL character or a lone surrogate in it.
+    """
+    if not isinstance(value, str):
+        raise BadArgumentError(f"{what} is {value!r}", hint="Give a text.")
+    if not _is_storable(value):
+        raise BadArgumentError(
+            f"{what} is {value!r}", hint="Postgres stores no NUL characters and no lone surrogates: leave them out."
+        )
+    return str.__str__(value)  # of a member of an enum its value: what a connection's adapters make of it varies
+
+
+def name(what: str, value: str) -> str:
+    """`text`, for a name; the grammar is checked in SQL.
+
+    Raises:
+        BadArgumentError: not a str.
+        BadNameError: with a NUL character or a lone surrogate in it.
+    """
+    if isinstance(value, str) and not _is_storable(value):
+        raise BadNameError(
+            f"{what} {value!r} is not a valid name",
+            hint="Use letters A-Z a-z, digits and . _ : - , and start with a letter or a digit.",
+        )
+    return text(what, value)
+
+
+def flag(what: str, value: bool) -> bool:
+    """True or False itself; `what` names the parameter in the error.
+
+    Raises:
+        BadArgumentError: anything else, also where Python would take it for one.
+    """
+    if not isinstance(value, bool):
+        raise BadArgumentError(f"{what} is {value!r}", hint="Give True or False.")
     return value
+
+
+def _is_storable(value: str) -> bool:
+    if "\0" in value:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 from uuid import UUID
 
 from postrow import payload as payloads
-from postrow.durations import Duration, moment, optional_duration, whole
+from postrow.durations import Duration, moment, name, optional_duration, text, whole
 from postrow.errors import BadArgumentError
 from postrow.models import Enqueued
 from postrow.ops.op import Op, Row
@@ -60,25 +60,19 @@ def _option_values(options: Options) -> tuple[object, ...]:
         raise BadArgumentError(
             f"unknown option {', '.join(sorted(unknown))}", hint=f"Options: {', '.join(Options.__annotations__)}."
         )
-    for name in ("tenant", "target", "subject"):
-        text = options.get(name)
-        if text is not None and not isinstance(text, str):
-            raise BadArgumentError(f"{name} is {text!r}", hint="Give a text.")
     headers = options.get("headers")
     if headers is not None and not isinstance(headers, Mapping):
         raise BadArgumentError(f"headers is {headers!r}", hint="Give a mapping of names to JSON values.")
-    priority = options.get("priority", 0)
-    if priority is None:
-        raise BadArgumentError("priority is None", hint="Leave it out for 0.")
+    max_attempts, target, subject = (options.get(key) for key in ("max_attempts", "target", "subject"))
     return (
-        options.get("tenant", "default"),
-        whole("priority", priority, least=-32768, most=32767),
+        name("tenant", options.get("tenant", "default")),
+        whole("priority", options.get("priority", 0), least=-32768, most=32767),
         optional_duration("delay", options.get("delay")),
         moment("available_at", options.get("available_at")),
-        whole("max_attempts", options.get("max_attempts"), least=1),
-        options.get("target"),
+        None if max_attempts is None else whole("max_attempts", max_attempts, least=1),
+        None if target is None else name("target", target),
         optional_duration("target_for", options.get("target_for")),
-        options.get("subject"),
+        None if subject is None else text("subject", subject),
         moment("expires_at", options.get("expires_at")),
         None if headers is None else payloads.encode(dict(headers), what="headers"),
     )

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -135,11 +135,17 @@ class Executor:
 
     def _extend_sync(self, slot: Slot, lease: timedelta) -> Awaitable[None]:
         self._extend(slot, lease).result()
-        return _nothing()
+        return _HAPPENED
 
 
-async def _nothing() -> None:
-    """What a sync handler gets from `message.extend`: it has happened."""
+class _Happened:
+    """What a sync handler gets from `message.extend`: an awaitable that need not be awaited."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+_HAPPENED = _Happened()
 
 
 def build(slot: Slot, extend: Callable[[Slot, timedelta], Awaitable[None]]) -> Message[Any]:

@@ -1,0 +1,68 @@
+# Every command a developer types. `make` alone lists them.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+SLOW   := crash or plan or mutation or package
+DEBIAN_PG := $(firstword $(wildcard /usr/lib/postgresql/15/bin) $(lastword $(sort $(wildcard /usr/lib/postgresql/*/bin))))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all test-debian check format bench checksums package ci clean
+
+help: ## list the commands
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+# The stamp is made again when the dependencies change.
+$(BIN)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "postrow needs Python 3.11 or later: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "python's venv module is missing: apt-get install python3-venv"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing postrow and its tools into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+setup: $(BIN)/.installed ## make the virtual environment and install everything into it
+
+demo: setup ## see it work: messages, transactions, a killed worker, a proof (under a minute)
+	@$(BIN)/postrow demo
+
+test: setup ## the tests, on a private Postgres (under a minute)
+	$(PYTEST) -n 2 -m "not ($(SLOW))"
+
+test-all: setup ## the tests with crashes, plans, mutations and the package
+	$(PYTEST) -n 2 -m "not ($(SLOW))"
+	$(PYTEST) -n 2 -m "$(SLOW)"
+
+test-debian: setup ## all tests but the package's, on Debian's Postgres instead of the embedded one
+	@test -n "$(DEBIAN_PG)" || { echo "no Postgres found: apt-get install postgresql"; exit 1; }
+	POSTROW_TEST_BIN=$(DEBIAN_PG) $(PYTEST) -n 2 -m "not ($(SLOW))"
+	POSTROW_TEST_BIN=$(DEBIAN_PG) $(PYTEST) -n 2 -m "plan or crash"
+
+check: setup ## format, lint, types, floors
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## let ruff format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup ## the benchmark; its README holds the last figures
+	$(BIN)/python bench/run.py
+
+checksums: setup ## write src/postrow/sql/checksums.txt anew, after a change of the SQL
+	$(BIN)/python -m postrow.sql > checksums.tmp && mv checksums.tmp src/postrow/sql/checksums.txt
+
+package: setup ## build the wheel and the source distribution into dist/
+	$(BIN)/python -m build
+
+ci: ## everything, from a clean clone: installs what it needs
+	.ci/postgres
+	$(MAKE) check
+	$(MAKE) test-all
+	$(MAKE) test-debian
+
+clean: ## remove what the commands made
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
