@@ -40,7 +40,8 @@ def _wait_for():
 def server():
     """A private Postgres: the embedded one, or the binaries in POSTROW_TEST_BIN."""
     folder = os.environ.get("POSTROW_TEST_BIN")
-    with Server(bin_dir=Path(folder) if folder else None, durable=False) as running:
+    settings = {"max_prepared_transactions": "5"}  # for tests of two-phase commit
+    with Server(bin_dir=Path(folder) if folder else None, durable=False, settings=settings) as running:
         yield running
 
 
@@ -336,3 +337,23 @@ class Actor(Functions):
 def actors(sessions):
     """Makes named sessions with the SQL functions on them: actors('w1')."""
     return lambda name: Actor(sessions(name))
+
+
+@pytest.fixture
+def own_actors(database):
+    """As `actors`, on a database of this test's own."""
+    made = []
+
+    def make(name):
+        made.append(Session(database, name))
+        return Actor(made[-1])
+
+    yield make
+    for session in made:
+        session.close()
+
+
+@pytest.fixture
+def functions_on():
+    """Puts the SQL functions on a connection of the test's own."""
+    return Functions

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Any, Unpack, overload
 from uuid import UUID
 
-from postrow import drivers, payload as payloads
+from postrow import drivers
+from postrow import payload as payloads
 from postrow.models import Enqueued
 from postrow.ops import look, produce
 from postrow.ops.produce import Options
@@ -39,14 +40,14 @@ def enqueue(
     id: UUID | None = None,  # noqa: A002  # the word of the SQL function
     **options: Unpack[Options],
 ) -> Enqueued | Awaitable[Enqueued]:
-    """Put a message into a queue, as part of the caller's transaction: it is delivered if that commits, else it never was.
+    """Put a message into a queue, as part of the caller's transaction: delivered if that commits, else it never was.
 
     Args:
         tx: the caller's transaction: a psycopg connection (sync or async) or transaction.
         queue: 1 to 200 of A-Z a-z 0-9 . _ : - ; it exists once its first message does.
         payload: any value of `postrow.payload`'s table: JSON values, dataclasses, pydantic models, datetimes ...
-        id: the caller's id. Enqueued again for the same queue it is the same message, also after that was settled, until
-            seven days after it was due; for another queue it is an `IdTakenError`. Default: made by the database.
+        id: the caller's id. Enqueued again for the same queue it is the same message, also after that was settled,
+            until seven days after it was due; for another queue it is an `IdTakenError`. Default: made by the database.
         options: `tenant` ("default"); `priority`, lower first, -32768 to 32767 (0); `delay`, seconds or timedelta, or
             `available_at`, a datetime with a zone (now); `max_attempts` (the consumer's); `target`, the one worker
             that may claim it, and `target_for`, seconds or timedelta, after which anybody may (for ever); `subject`,
@@ -72,9 +73,10 @@ def enqueue_many(
 ) -> list[Enqueued] | Awaitable[list[Enqueued]]:
     """Put many messages into a queue, in order, as part of the caller's transaction; options as for `enqueue`.
 
-    The payloads may be any iterable: it is read as statements of 5,000 messages or 8 MB are filled.
+    The payloads may be any iterable: it is read as statements of 5,000 messages or 8 MB are filled. All or nothing:
+    when one payload is refused none is in the transaction. The error names its position, from 0.
     """
-    texts = (payloads.encode(payload) for payload in payloads_)
+    texts = produce.encoded(payloads_, payloads.encode)
     return drivers.run_all(tx, produce.enqueue_many(queue, texts, options))
 
 

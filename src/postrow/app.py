@@ -9,11 +9,13 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 from uuid import UUID
+from weakref import WeakSet
 
 from postrow import drivers, embedded
-from postrow.durations import Duration, duration, optional_duration, whole
+from postrow.durations import Duration, duration, flag, optional_duration, text, whole
+from postrow.durations import name as a_name
 from postrow.errors import BadArgumentError, ConsumerConflictError
 from postrow.models import Enqueued, Exponential, Message, RetryPolicy
 from postrow.ops import Op, produce
@@ -21,12 +23,11 @@ from postrow.ops.produce import Options
 from postrow.payload import Codec
 
 if TYPE_CHECKING:
-    import psycopg
-
     from postrow.api import AsyncHandle, SyncHandle
+    from postrow.drivers.sender import Sender
 
 T = TypeVar("T")
-H = TypeVar("H", bound="Callable[[Message[Any]], Any]")
+R = TypeVar("R")
 
 DSN_VARIABLE = "POSTROW_DSN"
 
@@ -49,7 +50,8 @@ class Consumer:
     @functools.cached_property
     def is_async(self) -> bool:
         """An async handler runs as a task of the event loop, a sync one in a thread."""
-        return inspect.iscoroutinefunction(self.handler)
+        call = type(self.handler).__call__  # of an object whose class has an async __call__
+        return inspect.iscoroutinefunction(self.handler) or inspect.iscoroutinefunction(call)
 
 
 class Queue(Generic[T]):
@@ -57,7 +59,7 @@ class Queue(Generic[T]):
 
     def __init__(self, app: App, name: str, type_: Any) -> None:
         self.app = app
-        self.name = name
+        self.name = a_name("queue", name)
         self.type = type_
         self.codec: Codec[T] = Codec(type_)
 
@@ -84,9 +86,7 @@ class Queue(Generic[T]):
         return drivers.run(tx, produce.enqueue(self.name, self.codec.encode(payload), options, id_=id))
 
     @overload
-    def enqueue_many(
-        self, tx: SyncHandle, payloads: Iterable[T], /, **options: Unpack[Options]
-    ) -> list[Enqueued]: ...
+    def enqueue_many(self, tx: SyncHandle, payloads: Iterable[T], /, **options: Unpack[Options]) -> list[Enqueued]: ...
     @overload
     def enqueue_many(
         self, tx: AsyncHandle, payloads: Iterable[T], /, **options: Unpack[Options]
@@ -95,7 +95,7 @@ class Queue(Generic[T]):
         self, tx: Any, payloads: Iterable[T], /, **options: Unpack[Options]
     ) -> list[Enqueued] | Awaitable[list[Enqueued]]:
         """Put many messages into this queue, as part of the caller's transaction; as `postrow.enqueue_many`."""
-        texts = (self.codec.encode(payload) for payload in payloads)
+        texts = produce.encoded(payloads, self.codec.encode)
         return drivers.run_all(tx, produce.enqueue_many(self.name, texts, options))
 
     def consumer(
@@ -109,7 +109,7 @@ class Queue(Generic[T]):
         max_attempts: int = 5,
         retry: RetryPolicy | None = None,
         keep_history: bool = True,
-    ) -> Callable[[H], H]:
+    ) -> Callable[[Callable[[Message[T]], R]], Callable[[Message[T]], R]]:
         """Make the decorated function this queue's handler; it takes a `postrow.Message` and may be async or not.
 
         Args:
@@ -130,24 +130,47 @@ class Queue(Generic[T]):
             ConsumerConflictError: the app has a handler for this queue and tenant.
         """
 
-        def register(function: H) -> H:
+        def register(function: Callable[[Message[T]], R]) -> Callable[[Message[T]], R]:
             self.app.add(
                 Consumer(
                     queue=self,
-                    handler=function,
-                    name=name if name is not None else getattr(function, "__name__", "handler"),
-                    tenant=tenant,
-                    concurrency=cast("int", whole("concurrency", concurrency, least=1, most=100_000)),
+                    handler=_handler(function),
+                    name=text("name", name if name is not None else getattr(function, "__name__", "handler")),
+                    tenant=text("tenant", tenant),
+                    concurrency=whole("concurrency", concurrency, least=1, most=100_000),
                     lease=_lease(lease),
                     timeout=_timeout(timeout),
-                    max_attempts=cast("int", whole("max_attempts", max_attempts, least=1)),
-                    retry=retry if retry is not None else Exponential(),
-                    keep_history=keep_history,
+                    max_attempts=whole("max_attempts", max_attempts, least=1),
+                    retry=_retry(retry),
+                    keep_history=flag("keep_history", keep_history),
                 )
             )
             return function
 
         return register
+
+
+def _handler(function: Callable[[Message[T]], R]) -> Callable[[Message[T]], R]:
+    """The function, if it can be called with a message and its body then runs."""
+    named = getattr(function, "__qualname__", repr(function))
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise BadArgumentError(f"handler {named} is a generator: calling it runs nothing", hint="Take the yield out.")
+    try:
+        inspect.signature(function).bind(None)
+    except (TypeError, ValueError) as error:
+        raise BadArgumentError(
+            f"handler {named} cannot be called with a message: {error}",
+            hint="Write def or async def handler(message: postrow.Message[...]).",
+        ) from None
+    return function
+
+
+def _retry(value: RetryPolicy | None) -> RetryPolicy:
+    if value is None:
+        return Exponential()
+    if not isinstance(value, RetryPolicy):
+        raise BadArgumentError(f"retry is {value!r}", hint="Give postrow.Exponential(), Linear() or Constant().")
+    return value
 
 
 def _lease(value: Duration) -> timedelta:
@@ -176,13 +199,14 @@ class App:
     """
 
     def __init__(self, dsn: str | None = None) -> None:
-        self._given = dsn
+        self._given = None if dsn is None else text("dsn", dsn)
         self._resolved: str | None = None
         self._server: embedded.Server | None = None
         self._lock = threading.Lock()
-        self._sender: tuple[int, psycopg.Connection[Any]] | None = None
+        self._sender: Sender | None = None
         self.queues: dict[str, Queue[Any]] = {}
         self.consumers: dict[tuple[str, str], Consumer] = {}
+        _apps.add(self)
 
     @property
     def dsn(self) -> str:
@@ -213,10 +237,10 @@ class App:
         Raises:
             BadArgumentError: the app has this queue with another type.
         """
-        present = self.queues.get(name)
+        present = self.queues.get(a_name("queue", name))
         if present is None:
             present = self.queues[name] = Queue(self, name, type)
-        elif type is not None and present.type is not type:
+        elif type is not None and present.type != type:
             raise BadArgumentError(
                 f"queue {name} has the type {present.type!r} in this app, not {type!r}",
                 hint="A queue has one type: declare it once, and use that.",
@@ -244,30 +268,74 @@ class App:
     ) -> Enqueued:
         """Put a message into a queue in a transaction of its own, for who really has none; options as for `enqueue`.
 
-        Uses one connection of the app, opened at the first call; safe from many threads, one at a time.
+        Uses one connection of the app, opened at the first call and again when it has died; safe from many threads,
+        one at a time, and in processes made by `fork`. The message has an id from the start, so that it is enqueued
+        once, however often it is sent. That id is remembered for a week: a row that `enqueue` without an id does
+        not need.
+
+        Raises:
+            DatabaseUnreachableError: no connection could be made; or it broke, and whether the message is in its queue
+                is not known: the error says how to send it again.
         """
-        target = self.queue(queue) if isinstance(queue, str) else queue
-        op = produce.enqueue(target.name, target.codec.encode(payload), options, id_=id)
+        chosen, op = self._sendable(queue, payload, id, options)
+        return _sent(self._sending().send(op, chosen), asked=id)
+
+    async def send_async(
+        self,
+        queue: Queue[T] | str,
+        payload: T,
+        *,
+        id: UUID | None = None,  # noqa: A002  # the word of the SQL function
+        **options: Unpack[Options],
+    ) -> Enqueued:
+        """`send`, for an event loop: each has a connection of its own, used by one task at a time."""
+        chosen, op = self._sendable(queue, payload, id, options)
+        return _sent(await self._sending().send_async(op, chosen), asked=id)
+
+    def _sendable(
+        self, queue: Queue[T] | str, payload: T, asked: UUID | None, options: Options
+    ) -> tuple[UUID, Op[Enqueued]]:
+        # a name without a declaration is used, and not declared: the declaration with a type may come later
+        target = queue if isinstance(queue, Queue) else self.queues.get(queue) or Queue(self, queue, None)
+        chosen = produce.new_id() if asked is None else asked
+        return chosen, produce.enqueue(target.name, target.codec.encode(payload), options, id_=chosen)
+
+    def _sending(self) -> Sender:
+        from postrow.drivers.sender import Sender  # noqa: PLC0415  # `import postrow` loads no database library
+
         dsn = self.dsn
         with self._lock:
-            return self._sending(dsn, op)
+            if self._sender is None:
+                self._sender = Sender(dsn)
+            return self._sender
 
-    def _sending(self, dsn: str, op: Op[Enqueued]) -> Enqueued:
-        import psycopg  # noqa: PLC0415  # `import postrow` loads no database library
-
-        from postrow.drivers import psycopg3  # noqa: PLC0415
-
-        # a connection cannot be shared with a parent process: a child opens its own and leaves the parent's alone
-        if self._sender is None or self._sender[0] != os.getpid() or self._sender[1].closed:
-            self._sender = (os.getpid(), psycopg.connect(dsn, autocommit=True, application_name="postrow send"))
-        return psycopg3.send(self._sender[1], op)
+    def _forked(self) -> None:
+        self._lock = threading.Lock()  # another thread of the parent may have held it
+        if self._sender is not None:
+            self._sender.forget()
 
     def close(self) -> None:
-        """Close the app's connection, and stop the embedded server if this app started it."""
+        """Close the app's connections, and stop the embedded server if this app started it; a later use begins anew."""
         with self._lock:
-            if self._sender is not None and self._sender[0] == os.getpid():
-                self._sender[1].close()
+            if self._sender is not None:
+                self._sender.close()
             self._sender = None
             if self._server is not None:
                 self._server.stop()
             self._server = self._resolved = None
+
+
+def _sent(sent: Enqueued, *, asked: UUID | None) -> Enqueued:
+    """A repeat of our own is no duplicate in the eyes of the caller, who gave no id."""
+    return sent if asked is not None else Enqueued(sent.id, deduplicated=False)
+
+
+_apps: WeakSet[App] = WeakSet()
+
+
+def _after_fork() -> None:
+    for app in _apps:
+        app._forked()  # noqa: SLF001  # this module's own class
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -13,8 +13,9 @@ from typing import ClassVar
 class PostrowError(Exception):
     """Anything that Postrow raises of its own.
 
-    `sqlstate` is the code that the database raised, or would have raised (None where there is no
-    such code). `exit_code` is what the command line exits with.
+    `sqlstate` is the code that stands for the class: the database raises it, or would (None where there is no such
+    code). Where an error comes from the database, `__cause__` is the driver's own error. `exit_code` is what the
+    command line exits with.
     """
 
     sqlstate: ClassVar[str | None] = None
@@ -38,6 +39,8 @@ class NotInTransactionError(PostrowError):
 
 class AbortedTransactionError(NotInTransactionError):
     """The handle's transaction has failed already; nothing can be added to it before a rollback."""
+
+    sqlstate = "25P02"
 
 
 class UnsupportedHandleError(PostrowError):
@@ -164,6 +167,7 @@ BY_SQLSTATE: dict[str, type[PostrowError]] = {
     cls.sqlstate: cls
     for cls in (
         NotInTransactionError,
+        AbortedTransactionError,
         BadNameError,
         BadArgumentError,
         NotYetError,
@@ -181,27 +185,35 @@ BY_SQLSTATE: dict[str, type[PostrowError]] = {
     if cls.sqlstate is not None
 }
 
-_OUT_OF_RANGE = ("22003", "22008", "22007", "22023", "54000")  # numbers, timestamps and settings that Postgres itself refuses
-_NO_SCHEMA = ("3F000", "42883", "42P01")  # no such schema, function, table
+_NO_SCHEMA = frozenset({"3F000", "42883", "42P01", "42704"})  # no such schema, function, table, type
+_OUT_OF_RANGE = frozenset({"22003", "22007", "22008", "22023"})  # numbers, timestamps, settings: refused by Postgres
+_TOO_LARGE = frozenset({"54000"})  # jsonb's own limit: 256 MB in one string, array or object
+_HINTS = {  # of errors that Postgres raises by itself, without a next step
+    "25P02": "Roll it back (or to a savepoint), then run it again.",
+    "40001": "Roll the transaction back and run all of it again.",
+    "42501": "Grant the role that may: postrow_producer enqueues, postrow_worker claims, postrow_reader looks, "
+    "postrow_admin decides.",
+    "54000": "Store the content elsewhere and enqueue a reference to it.",
+}
 
 
 def from_sqlstate(code: str | None, message: str, hint: str | None = None) -> PostrowError | None:
-    """The exception of ours for an error that the database raised; None for one that is not ours to translate.
+    """The exception of ours for an error that a statement of ours got; None for one that is not ours to translate.
 
     Args:
-        code: the five letters.
-        message: the database's primary message.
+        code: the five letters; None for an error that the database did not raise.
+        message: the database's primary message. It names our schema whatever language it is in.
         hint: the database's hint, which ours carry the next step in.
     """
-    if code in _NO_SCHEMA and "postrow." in message or code == "3F000" and '"postrow"' in message:
+    if code is None:
+        return None
+    if code in _NO_SCHEMA:
+        if "postrow" not in message:
+            return None
         return SchemaMismatchError(f"the schema does not fit this package: {message}", hint="Run: postrow migrate")
-    if code == "42501":
-        return PrivilegeError(
-            message,
-            hint="Grant the role that may: postrow_producer enqueues, postrow_worker claims, postrow_reader looks, "
-            "postrow_admin decides.",
-        )
+    cls = BY_SQLSTATE.get(code)
     if code in _OUT_OF_RANGE:
-        return BadArgumentError(message, hint=hint)
-    cls = BY_SQLSTATE.get(code or "")
-    return None if cls is None else cls(message, hint=hint)
+        cls = BadArgumentError
+    elif code in _TOO_LARGE:
+        cls = PayloadError
+    return None if cls is None else cls(message, hint=_HINTS.get(code, hint))

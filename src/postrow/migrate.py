@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, LiteralString, cast
+from typing import TYPE_CHECKING, Any
 
 from postrow import sql as files
-from postrow.errors import LockNotAvailableError, SchemaMismatchError
+from postrow.errors import DatabaseUnreachableError, LockNotAvailableError, PrivilegeError, SchemaMismatchError
 from postrow.sql import SCHEMA_VERSION, SqlFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import psycopg
 
 LOCK_KEYS = (1886613364, 2)  # 'prow' in ASCII; 1 is the sweep, 2 is this
 LOCK_TIMEOUT = "2s"  # a DDL statement that waits stops every statement behind it: rather give up and come again
+ROLES = ("postrow_producer", "postrow_worker", "postrow_admin", "postrow_reader")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,41 +88,67 @@ def plan(conn: psycopg.Connection[Any]) -> Plan:
     if present is not None and present > SCHEMA_VERSION:
         return Plan(present, (), ())
     present_functions = dict(_rows(conn, "select name, checksum from postrow.function_file"))
-    changed = [file for file in files.functions() if present_functions.get(file.name) != file.checksum]
+    changed = any(present_functions.get(file.name) != file.checksum for file in files.functions())
     return Plan(
         present,
         tuple(file for file in files.migrations() if file.version not in applied),
-        # grants name functions of every file, so all are applied again when one has changed
-        files.functions() if changed else (),
+        # grants name functions of every file, so all are applied again when one has changed, or a role has come since
+        files.functions() if changed or _has_role_without_grants(conn) else (),
     )
 
 
-def apply(dsn: str, *, wait: float = 60.0) -> Plan:
+def apply(dsn: str, *, wait: float = 60.0, notice: Callable[[str], None] = _log.warning) -> Plan:
     """Bring the schema up to this package's version, and say what was done.
 
     Idempotent, and safe when many processes start at once: each step is one transaction under a lock that is asked for
-    again and again, never waited for (a waiting transaction would hold up `create index concurrently`).
+    again and again, never waited for (a waiting transaction would hold up `create index concurrently`). What is done
+    stays done: after an error, run it again.
 
     Args:
         dsn: the database; its role becomes the owner of the schema.
         wait: seconds to go on trying while another process migrates or a lock is not to be had.
+        notice: gets the database's notices, such as the SQL for a role that this one may not create. Default: the log.
 
     Raises:
-        SchemaMismatchError: the database has another major version, or a migration in another form.
+        SchemaMismatchError: the database has a newer major version, or a migration in another form.
         LockNotAvailableError: a lock was not had within `wait`.
+        PrivilegeError: the role may not create the schema, or does not own it.
+        DatabaseUnreachableError: no connection could be made, or it broke.
     """
     import psycopg  # noqa: PLC0415  # `import postrow` loads no database library
 
+    from postrow.drivers.connecting import connect  # noqa: PLC0415
+
     deadline = time.monotonic() + wait
-    with psycopg.connect(dsn, autocommit=True) as conn:
-        todo = plan(conn)
-        if todo.present is not None and todo.present[0] != SCHEMA_VERSION[0]:
-            verify(todo.present)
-        while not plan(conn).empty:
-            _retry(conn, _step, deadline)
-        while _retry(conn, _partition, deadline):
-            pass
+    with connect(dsn, name="postrow migrate") as conn:
+        # a snapshot of the whole transaction would be older than the lock that it waits for
+        conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        conn.add_notice_handler(lambda diag: notice(diag.message_primary or ""))
+        try:
+            todo = plan(conn)
+            if todo.present is not None and todo.present[0] > SCHEMA_VERSION[0]:
+                verify(todo.present)
+            while not plan(conn).empty:
+                _retry(conn, _step, deadline)
+            while _retry(conn, _partition, deadline):
+                pass
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise _not_allowed(conn, error) from error
+        except psycopg.OperationalError as error:
+            raise DatabaseUnreachableError(
+                f"the migration was interrupted: {' '.join(str(error).split())}",
+                hint="Run postrow migrate again; what is done stays done.",
+            ) from error
     return todo
+
+
+def _not_allowed(conn: psycopg.Connection[Any], error: psycopg.Error) -> PrivilegeError:
+    owner = _rows(conn, "select nspowner::regrole::text from pg_namespace where nspname = 'postrow'")
+    role, database = _rows(conn, "select quote_ident(current_user), quote_ident(current_database())")[0]
+    hint = f"Let a role that may run: grant create on database {database} to {role};"
+    if owner:
+        hint = f"The schema belongs to {owner[0][0]}: run postrow migrate as that role."
+    return PrivilegeError(f"role {role} may not migrate: {error.diag.message_primary}", hint=hint)
 
 
 def sql(from_: int = 0, to: int | None = None) -> str:
@@ -128,7 +158,7 @@ def sql(from_: int = 0, to: int | None = None) -> str:
         from_: the number of the last migration that the database has; 0 for none.
         to: the number of the last migration to print; None for all of them.
     """
-    parts = ["begin;"]
+    parts = ["begin;", *(f"{statement};" for statement in _SETTINGS)]
     for file in files.migrations():
         if from_ < file.version and (to is None or file.version <= to):
             parts += [f"-- {file.name}", *(f"{statement};" for statement in file.statements), f"{_record(file)};"]
@@ -141,6 +171,13 @@ def sql(from_: int = 0, to: int | None = None) -> str:
     parts.append("commit;")
     parts.append("select * from postrow.sweep('history');  -- a day a call: repeat while it says more")
     return "\n\n".join(parts) + "\n"
+
+
+def _has_role_without_grants(conn: psycopg.Connection[Any]) -> bool:
+    """Whether a role of ours was made after the grants."""
+    names = ", ".join(f"'{role}'" for role in ROLES)
+    statement = f"select from pg_roles where rolname in ({names}) and not has_schema_privilege(oid, 'postrow', 'usage')"
+    return bool(_rows(conn, statement))
 
 
 def _step(conn: psycopg.Connection[Any]) -> bool:
@@ -166,7 +203,7 @@ def _retry(conn: psycopg.Connection[Any], step: Any, deadline: float) -> bool:
     while True:
         try:
             return bool(step(conn))
-        except (errors.LockNotAvailable, LockNotAvailableError) as error:
+        except (errors.LockNotAvailable, errors.DeadlockDetected, LockNotAvailableError) as error:
             if time.monotonic() > deadline:
                 raise LockNotAvailableError(
                     "the schema could not be locked in time: another migration, or a long transaction, holds it",
@@ -175,10 +212,14 @@ def _retry(conn: psycopg.Connection[Any], step: Any, deadline: float) -> bool:
             time.sleep(random.uniform(0.05, 0.2))  # noqa: S311  # jitter, not a secret
 
 
+# a database's or a role's own settings must not reach into a migration
+_SETTINGS = ("set local search_path = ''", "set local statement_timeout = 0")
+
+
 @contextmanager
 def _locked(conn: psycopg.Connection[Any]) -> Iterator[None]:
     with conn.transaction():
-        _run(conn, f"set local lock_timeout = '{LOCK_TIMEOUT}'", "set local search_path = ''")
+        _run(conn, *_SETTINGS, f"set local lock_timeout = '{LOCK_TIMEOUT}'")
         if not _rows(conn, "select pg_try_advisory_xact_lock({}, {})".format(*LOCK_KEYS))[0][0]:
             raise LockNotAvailableError("another process migrates")
         yield

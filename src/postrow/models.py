@@ -8,14 +8,20 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 from uuid import UUID
 
-from postrow.durations import Duration, duration
+from postrow.durations import Duration, duration, flag
 from postrow.errors import BadArgumentError
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+FAR = timedelta(days=36525)
+"""A century: the longest that a handler may put a message off, so that a sum of it and a clock is a moment."""
+
+YEAR = timedelta(days=366)
+"""The longest lease."""
 
 Outcome = Literal["accepted", "stale", "unknown", "busy"]
-"""What became of a settlement: `accepted`; `stale`, another token holds the message or none; `unknown`, it is settled or
-never was; `busy`, another transaction has locked it."""
+"""What became of a settlement: `accepted`; `stale`, another token holds the message or none; `unknown`, it is settled
+or never was; `busy`, another transaction has locked it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class Failure:
 
 
 class Claimed(NamedTuple):
-    """One message under a claim, its payload still JSON text. `lease_until` and `due_at` are of the database's clock.
+    """One message under a claim, its payload still JSON text; the token is the claim's.
 
     A named tuple, made straight from a row: a frozen dataclass costs a worker 3 microseconds a message.
     """
@@ -52,8 +58,6 @@ class Claimed(NamedTuple):
     headers: str | None
     attempt: int
     max_attempts: int | None
-    claim_token: UUID
-    lease_until: datetime
     due_at: datetime
     enqueued_at: datetime
     subject: str | None
@@ -113,8 +117,8 @@ class SweepStep:
 class RetryPolicy:
     """How long a message waits after a failed attempt. Use `Exponential`, `Linear` or `Constant`.
 
-    Durations are seconds or timedeltas. With `jitter` the delay is multiplied by a random number from 0.5 to 1, after the
-    cap, so that messages that failed together do not meet again. The database computes it (postrow.retry_delay).
+    Durations are seconds or timedeltas. With `jitter` the delay is multiplied by a random number from 0.5 to 1, after
+    the cap, so that messages that failed together do not meet again. The database computes it (postrow.retry_delay).
     """
 
     kind: ClassVar[Literal["exponential", "linear", "constant"]]
@@ -124,12 +128,15 @@ class RetryPolicy:
     jitter: bool = True
 
     def __post_init__(self) -> None:
+        if type(self) is RetryPolicy:
+            raise BadArgumentError("a retry policy has a kind", hint="Use Exponential, Linear or Constant.")
         base, cap = duration("base", self.base), duration("cap", self.cap)
+        flag("jitter", self.jitter)
         if base < timedelta(0) or cap < base:
             raise BadArgumentError(
                 f"retry base {base} and cap {cap}", hint="Give a base of 0 or more and a cap of the base or more."
             )
-        if not 1 <= self.factor <= 1000:
+        if isinstance(self.factor, bool) or not isinstance(self.factor, int | float) or not 1 <= self.factor <= 1000:
             raise BadArgumentError(f"retry factor is {self.factor!r}", hint="Give a number from 1 to 1000.")
 
 
@@ -166,18 +173,19 @@ class Retry(HandlerSignal):
 
     def __init__(self, reason: str = "the handler asked for a retry", *, after: Duration | None = None) -> None:
         super().__init__(reason)
-        self.reason = reason
-        self.after = None if after is None else duration("after", after)
+        self.reason = _reason(reason)
+        self.after = None if after is None else _ahead("after", after)
 
 
 class Snooze(HandlerSignal):
-    """Not now: the message comes back at `until` (a datetime with a time zone, or seconds from now). No attempt is spent."""
+    """Not now: the message comes back at `until`, and no attempt is spent.
+
+    `until` is a datetime with a time zone and before the year 2100, or seconds (or a timedelta) from now.
+    """
 
     def __init__(self, until: datetime | Duration) -> None:
         super().__init__("snoozed")
-        if isinstance(until, datetime) and until.tzinfo is None:
-            raise BadArgumentError("until has no time zone", hint="Use datetime.now(timezone.utc) + ...")
-        self.until = until if isinstance(until, datetime) else duration("until", until)
+        self.until = _moment_ahead("until", until) if isinstance(until, datetime) else _ahead("until", until)
 
 
 class Bury(HandlerSignal):
@@ -185,11 +193,32 @@ class Bury(HandlerSignal):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = _reason(reason)
+
+
+def _reason(value: str) -> str:
+    if not isinstance(value, str):  # any text: what Postgres cannot store is cleaned later, not lost
+        raise BadArgumentError(f"reason is {value!r}", hint="Give a text, such as str(error).")
+    return value
+
+
+def _ahead(what: str, value: Duration) -> timedelta:
+    ahead = duration(what, value)
+    if not timedelta(0) <= ahead <= FAR:
+        raise BadArgumentError(f"{what} is {ahead}", hint="Give from 0 s to a century.")
+    return ahead
+
+
+def _moment_ahead(what: str, value: datetime) -> datetime:
+    if value.tzinfo is None:
+        raise BadArgumentError(f"{what} has no time zone", hint="Use datetime.now(timezone.utc) + ...")
+    if value.year >= 2100:
+        raise BadArgumentError(f"{what} is {value.isoformat()}", hint="Give a moment of this century.")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
-class Message(Generic[T]):
+class Message(Generic[T_co]):
     """A message in the hands of its handler.
 
     `attempt` is 1 at the first try. `max_attempts` is the message's own, None where the consumer's counts.
@@ -200,7 +229,7 @@ class Message(Generic[T]):
     id: UUID
     tenant: str
     queue: str
-    payload: T
+    payload: T_co
     headers: Mapping[str, Any]
     attempt: int
     max_attempts: int | None
@@ -227,4 +256,7 @@ class Message(Generic[T]):
             LeaseLostError: the message is not ours any more.
             BadArgumentError: not longer than 0, or longer than a year.
         """
-        return self._extend(duration("lease", lease))
+        held = duration("lease", lease)
+        if not timedelta(0) < held <= YEAR:
+            raise BadArgumentError(f"lease is {held}", hint="Give a lease longer than 0 and of a year at most.")
+        return self._extend(held)

@@ -6,16 +6,15 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import psycopg
 import typer
+from psycopg.conninfo import conninfo_to_dict
 
 from postrow import embedded, migrate
 from postrow.app import DSN_VARIABLE
 from postrow.errors import BadArgumentError, DatabaseUnreachableError, PostrowError, from_sqlstate
-
-if TYPE_CHECKING:
-    import psycopg
 
 Dsn = Annotated[
     str | None,
@@ -77,8 +76,6 @@ def connect(dsn: str, *, command: str) -> psycopg.Connection[Any]:
         DatabaseUnreachableError: it cannot be reached, or it closed the connection.
         SchemaMismatchError: there is no schema, or one that does not fit.
     """
-    import psycopg  # noqa: PLC0415  # 100 ms that `postrow --version` need not pay
-
     with reaching(dsn):
         conn = psycopg.connect(dsn, autocommit=True, **_defaults(dsn, command))
     try:
@@ -101,8 +98,6 @@ def connected(dsn: str | None, *, command: str) -> Iterator[psycopg.Connection[A
 @contextmanager
 def reaching(dsn: str, *, connected: bool = False) -> Iterator[None]:
     """Translate what psycopg raises into one clear line; it never has the password in it."""
-    import psycopg  # noqa: PLC0415
-
     try:
         yield
     except psycopg.Error as error:
@@ -111,8 +106,6 @@ def reaching(dsn: str, *, connected: bool = False) -> Iterator[None]:
 
 def translated(error: psycopg.Error, dsn: str, *, connected: bool) -> PostrowError:
     """The exception of ours for an error of psycopg's."""
-    import psycopg  # noqa: PLC0415
-
     code = error.sqlstate
     message = error.diag.message_primary or _reason(error)
     ours = from_sqlstate(code, message, error.diag.message_hint)
@@ -139,9 +132,6 @@ def _defaults(dsn: str, command: str) -> dict[str, Any]:
 
 def _parts(dsn: str) -> dict[str, Any]:
     """The parts of a DSN. What cannot be read is not repeated: the password may be in it."""
-    import psycopg  # noqa: PLC0415
-    from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415
-
     scheme = re.match(r"([a-z][a-z0-9+.-]*)://", dsn, re.IGNORECASE)
     if scheme and scheme[1] not in {"postgres", "postgresql"}:
         raise BadArgumentError(f"the DSN begins with {scheme[1]}://, which is not Postgres's", hint=_EXAMPLE)

@@ -62,7 +62,10 @@ def end_of(error: BaseException) -> int:
 
 
 def _usage(error: BaseException) -> int:
-    message = " ".join(error.format_message().split())  # type: ignore[attr-defined]
+    if type(error).__name__ == "NoArgsIsHelpError":  # `postrow dead` alone: the help is the answer
+        note(error.format_message())  # type: ignore[attr-defined]
+        return 2
+    message = " ".join(error.format_message().split()).replace("Value error, ", "")  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     report(
         message[:1].lower() + message[1:],

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable
 from itertools import chain, islice
-from typing import Any, LiteralString, NoReturn, TypeVar, cast
+from typing import Any, LiteralString, NoReturn, TypeVar
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from postrow.errors import (
@@ -56,7 +56,7 @@ def execute(conn: Sync, op: Op[T], *, binary: bool = False) -> T:
     """Run one op on a connection of our own, in whatever state it is; a worker's may be in autocommit mode."""
     try:
         with psycopg.RawCursor(conn, row_factory=tuple_row) as cursor:
-            cursor.execute(cast("LiteralString", op.sql), op.params, binary=binary)
+            cursor.execute(op.sql, op.params, binary=binary)
             return op.read(cursor.fetchall())
     except psycopg.Error as error:
         translate(error)
@@ -66,7 +66,7 @@ async def execute_async(conn: Async, op: Op[T], *, binary: bool = False) -> T:
     """`execute`, for an async connection."""
     try:
         async with psycopg.AsyncRawCursor(conn, row_factory=tuple_row) as cursor:
-            await cursor.execute(cast("LiteralString", op.sql), op.params, binary=binary)
+            await cursor.execute(op.sql, op.params, binary=binary)
             return op.read(await cursor.fetchall())
     except psycopg.Error as error:
         translate(error)
@@ -180,10 +180,10 @@ def _queued(conn: Sync | Async) -> bool:
 
     Only the answers show if they began a transaction; and what they raise is the caller's, not to be translated.
     """
-    return (
-        conn.pgconn.pipeline_status != psycopg.pq.PipelineStatus.OFF
-        and conn.info.transaction_status != TransactionStatus.INTRANS
-    )
+    pipeline = conn.pgconn.pipeline_status
+    if pipeline == PipelineStatus.ON:
+        return conn.info.transaction_status != TransactionStatus.INTRANS
+    return pipeline == PipelineStatus.ABORTED
 
 
 def _check(conn: Sync | Async) -> None:

@@ -20,8 +20,8 @@ Key = tuple[str, UUID]
 CLAIM = """
 with begun as materialized (select set_config('synchronous_commit', 'off', true) as lazily, clock_timestamp() as at)
 select c.lane, c.frontier, extract(epoch from clock_timestamp() - begun.at)::float8, c.tenant, c.priority, c.id,
-    c.queue, c.payload::text, c.headers::text, c.attempt, c.max_attempts, c.claim_token, c.lease_until, c.due_at,
-    c.enqueued_at, c.subject, c.target, c.topic, c.parent_id, c.hops, c.expires_at, c.failures::text
+    c.queue, c.payload::text, c.headers::text, c.attempt, c.max_attempts, c.due_at, c.enqueued_at,
+    c.subject, c.target, c.topic, c.parent_id, c.hops, c.expires_at, c.failures::text
 from begun, postrow.claim_lanes($1::text, $2::text[], $3::smallint[], $4::timestamptz[], $5::int, $6::int,
     lease => $7::interval, worker => $8::text, token => $9::uuid, max_bytes => $10::bigint) c
 where begun.lazily is not null

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from postrow.durations import name
 from postrow.models import QueueStatus
 from postrow.ops.op import Op, Row, nothing, single
 
@@ -15,14 +17,18 @@ from postrow.ops.op import Op, Row, nothing, single
 SHOWN = 400
 
 
+def _place(queue: str, tenant: str | None) -> tuple[str, str | None]:
+    return name("queue", queue), None if tenant is None else name("tenant", tenant)
+
+
 def depth(queue: str, *, tenant: str | None = None) -> Op[int]:
     """How many unfinished messages a queue has."""
-    return Op("select postrow.depth($1::text, $2::text)", (queue, tenant), single)
+    return Op("select postrow.depth($1::text, $2::text)", _place(queue, tenant), single)
 
 
 def depth_pending(queue: str, *, tenant: str | None = None) -> Op[int]:
     """How many messages of a queue are ready now."""
-    return Op("select postrow.depth_pending($1::text, $2::text)", (queue, tenant), single)
+    return Op("select postrow.depth_pending($1::text, $2::text)", _place(queue, tenant), single)
 
 
 def status() -> Op[list[QueueStatus]]:
@@ -88,3 +94,60 @@ def resolve(id_: UUID, tenant: str, *, resolution: str, reason: str) -> Op[None]
         (id_, tenant, resolution, reason),
         nothing,
     )
+
+
+def now() -> Op[datetime]:
+    """The database's clock."""
+    return Op("select postrow.clock()", (), single)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadKey:
+    """What names a dead letter."""
+
+    tenant: str
+    id: UUID
+
+
+def dead_keys(
+    *, queue: str | None = None, tenant: str | None = None, since: timedelta | None = None
+) -> Op[list[DeadKey]]:
+    """All dead letters that wait for a decision, oldest first. `since`: died so long ago at most."""
+    return Op(
+        "select d.tenant, d.id::text from postrow.dead_letter d "
+        "where d.resolved_at is null and ($1::text is null or d.queue = $1) and ($2::text is null or d.tenant = $2) "
+        "and ($3::interval is null or d.died_at >= postrow.clock() - $3) order by d.died_at, d.tenant, d.id",
+        (queue, tenant, since),
+        lambda rows: [DeadKey(row[0], UUID(row[1])) for row in rows],
+    )
+
+
+def consumers() -> Op[list[dict[str, Any]]]:
+    """Every consumer with its policy, durations in seconds, and `workers`: those heard of in the last minute."""
+    return Op(
+        "select (to_jsonb(c) || jsonb_build_object('lease', extract(epoch from c.lease), "
+        "'retry_base', extract(epoch from c.retry_base), 'retry_cap', extract(epoch from c.retry_cap), "
+        "'workers', (select count(*) from postrow.worker w "
+        "where c.queue = any (w.queues) and w.beat_at > postrow.clock() - interval '1 minute')))::text "
+        "from postrow.consumer c order by c.queue, c.tenant",
+        (),
+        _read_json,
+    )
+
+
+def replace_consumer(queue: str, handler: str, *, tenant: str = "*") -> Op[str | None]:
+    """Give a queue to another handler, with the policy of the present one; gives its name (None: there is none)."""
+    return Op(
+        "select c.handler, postrow.register_consumer(c.queue, $2::text, tenant => c.tenant, kind => c.kind, "
+        "lease => c.lease, retry => c.retry, retry_base => c.retry_base, retry_factor => c.retry_factor, "
+        "retry_cap => c.retry_cap, retry_jitter => c.retry_jitter, max_attempts => c.max_attempts, "
+        "keep_history => c.keep_history, replace => true)::text "
+        "from postrow.consumer c where c.queue = $1::text and c.tenant = $3::text",
+        (queue, handler, tenant),
+        lambda rows: rows[0][0] if rows else None,
+    )
+
+
+def unregister_consumer(queue: str, *, tenant: str = "*") -> Op[bool]:
+    """Take the consumer of a queue away; whether there was one."""
+    return Op("select postrow.unregister_consumer($1::text, $2::text)", (queue, tenant), single)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict, TypeVar
 from uuid import UUID
 
 from postrow import payload as payloads
@@ -12,6 +14,8 @@ from postrow.durations import Duration, moment, name, optional_duration, text, w
 from postrow.errors import BadArgumentError
 from postrow.models import Enqueued
 from postrow.ops.op import Op, Row
+
+P_contra = TypeVar("P_contra", contravariant=True)
 
 ENQUEUE = """
 select id::text, deduplicated from postrow.enqueue($1::text, $2::text::jsonb, tenant => $3::text,
@@ -63,7 +67,7 @@ def _option_values(options: Options) -> tuple[object, ...]:
     headers = options.get("headers")
     if headers is not None and not isinstance(headers, Mapping):
         raise BadArgumentError(f"headers is {headers!r}", hint="Give a mapping of names to JSON values.")
-    max_attempts, target, subject = (options.get(key) for key in ("max_attempts", "target", "subject"))
+    max_attempts, target, subject = options.get("max_attempts"), options.get("target"), options.get("subject")
     return (
         name("tenant", options.get("tenant", "default")),
         whole("priority", options.get("priority", 0), least=-32768, most=32767),
@@ -86,27 +90,62 @@ def _id(value: UUID | None) -> UUID | None:
 
 def enqueue(queue: str, payload: str, options: Options, *, id_: UUID | None = None) -> Op[Enqueued]:
     """Put one message, its payload JSON text, into a queue."""
-    return Op(ENQUEUE, (queue, payload, *_option_values(options), _id(id_)), _read_one)
+    return Op(ENQUEUE, (name("queue", queue), payload, *_option_values(options), _id(id_)), _read_one)
+
+
+def new_id() -> UUID:
+    """A UUIDv7 made by the client (RFC 9562, section 5.7): 48 bits of milliseconds, 12 of their fraction, 62 random.
+
+    Chosen before the first try, it makes a second try safe: an id is one message.
+    """
+    milliseconds, nanoseconds = divmod(time.time_ns(), 1_000_000)
+    fraction = nanoseconds * 4096 // 1_000_000
+    return UUID(int=milliseconds << 80 | 7 << 76 | fraction << 64 | 2 << 62 | secrets.randbits(62))
 
 
 def enqueue_many(queue: str, payloads_: Iterable[str], options: Options) -> Iterator[Op[list[Enqueued]]]:
     """Put many messages into a queue: an op for each 5,000 of them or 8 MB, made as they are asked for."""
-    values = _option_values(options)
+    values = (name("queue", queue), *_option_values(options))
     chunk: list[str] = []
     size = 0
     for payload in payloads_:
         chunk.append(payload)
         size += len(payload)
         if len(chunk) >= CHUNK_MESSAGES or size >= CHUNK_BYTES:
-            yield _many(queue, chunk, values)
+            yield _many(chunk, values)
             chunk, size = [], 0
     if chunk:
-        yield _many(queue, chunk, values)
+        yield _many(chunk, values)
 
 
-def _many(queue: str, chunk: list[str], values: tuple[object, ...]) -> Op[list[Enqueued]]:
-    text = '[{"payload":' + '},{"payload":'.join(chunk) + "}]"
-    return Op(ENQUEUE_MANY, (queue, text, *values), _read)
+def _many(chunk: list[str], values: tuple[object, ...]) -> Op[list[Enqueued]]:
+    queue, *options = values
+    messages = '[{"payload":' + '},{"payload":'.join(chunk) + "}]"
+    return Op(ENQUEUE_MANY, (queue, messages, *options), _read)
 
 
-__all__ = ["Options", "enqueue", "enqueue_many"]
+class Encode(Protocol[P_contra]):
+    """How one payload becomes JSON text; `what` is its name in errors."""
+
+    def __call__(self, value: P_contra, /, *, what: str) -> str:
+        """The text."""
+
+
+def encoded(payloads_: Iterable[P_contra], encode: Encode[P_contra]) -> Iterator[str]:
+    """The JSON texts of many payloads, made as they are asked for; an error names the position, from 0.
+
+    Raises:
+        BadArgumentError: one payload, where an iterable of them belongs.
+    """
+    # what can be iterated over and is yet one value: its characters, keys or fields would become messages
+    single = isinstance(payloads_, str | bytes | bytearray | memoryview | Mapping) or any(
+        hasattr(type(payloads_), mark) for mark in ("_fields", "model_fields")
+    )
+    if single or not isinstance(payloads_, Iterable):
+        raise BadArgumentError(
+            f"payloads is one {type(payloads_).__name__}", hint="Give a list of payloads, or another iterable of them."
+        )
+    return (encode(payload, what=f"payloads[{n}]") for n, payload in enumerate(payloads_))
+
+
+__all__ = ["Options", "encoded", "enqueue", "enqueue_many", "new_id"]

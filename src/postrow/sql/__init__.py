@@ -37,9 +37,7 @@ def _read(folder: str) -> tuple[SqlFile, ...]:
             continue
         text = path.read_text(encoding="utf-8")
         statements = tuple(part.strip() for part in re.split(r"(?m)^-- next$", text) if part.strip())
-        found.append(
-            SqlFile(path.name.removesuffix(".sql"), statements, hashlib.sha256(text.encode()).hexdigest())
-        )
+        found.append(SqlFile(path.name.removesuffix(".sql"), statements, hashlib.sha256(text.encode()).hexdigest()))
     return tuple(found)
 
 

@@ -32,6 +32,7 @@ class Acker:
         self._slots = slots
         self._weather = weather
         self._waiting: deque[Slot] = deque()
+        self._writing = 0  # in the batch under way
         self._busy: list[tuple[float, Slot]] = []
         self._some = asyncio.Event()
         self._closing = False
@@ -40,7 +41,12 @@ class Acker:
     @property
     def pending(self) -> int:
         """Outcomes that are not written yet."""
-        return len(self._waiting) + len(self._busy)
+        return len(self._waiting) + self._writing + len(self._busy)
+
+    @property
+    def pending_busy(self) -> int:
+        """Of these, those whose rows were locked by others when they were last tried."""
+        return len(self._busy)
 
     def put(self, slot: Slot) -> None:
         """Take a slot whose outcome is set."""
@@ -60,18 +66,25 @@ class Acker:
         conn = await connect(self._dsn, "acker")
         async with conn:
             while True:
+                if not self._waiting:
+                    self._weather.fine("acker")
                 await self._wait()
                 batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
                 if not batch:
                     if self._closing and not self._busy:
                         return
                     continue
+                self._writing = len(batch)
                 try:
                     await self._write(conn, batch)
                 except BaseException:
                     # back to the front, those without an answer: the fence makes a repeat harmless
-                    self._waiting.extendleft(slot for slot in reversed(batch) if slot in self._slots)
+                    busy = {slot for _, slot in self._busy}
+                    again = [slot for slot in reversed(batch) if slot in self._slots and slot not in busy]
+                    self._waiting.extendleft(again)
                     raise
+                finally:
+                    self._writing = 0
                 self._weather.fine("acker")
 
     async def _wait(self) -> None:

@@ -17,15 +17,15 @@ from postrow.ops import claims
 from postrow.worker.acker import Acker
 from postrow.worker.connections import Weather, connect
 from postrow.worker.executor import Executor
-from postrow.worker.lanes import Lanes
+from postrow.worker.lanes import TAP_WINDOW, Lanes
 from postrow.worker.slots import Slot
 
 log = logging.getLogger("postrow.worker")
 
 BATCH = 500  # messages in one claim
 MAX_BYTES = 32_000_000  # of payload text in one claim
-TAP_WINDOW = 0.022  # seconds after a tap in which the next one may have been held back
-KEEN = 0.003  # seconds until the next look, after one that found work and left slots free
+KEEN = 0.002  # seconds until the next look, for a tap's window after one that found work and left slots free
+HELD_UP = 0.02  # seconds until the next look, when the acker is behind
 IDLE_AFTER = 60.0  # seconds without work, after which the poll interval is five times as long
 UNWRITTEN = 4  # times the worker's concurrency, and 2,000: outcomes that wait to be written, before it claims no more
 
@@ -66,6 +66,7 @@ class Claimer:
         self._wake = asyncio.Event()
         self._unanswered: dict[UUID, str] = {}  # tokens of claims whose answer never came, with their queue
         self._stopping = False
+        self._short = False  # of slots: a consumer had none free, or its claim filled them
         self._look_at = float("inf")
         self._worked_at = time.monotonic()
         self.claimed = 0
@@ -90,19 +91,16 @@ class Claimer:
         self._wake.set()
 
     def slot_freed(self) -> None:
-        """A handler has ended."""
-        self._wake.set()
+        """A handler has ended: of interest only where the last round had too few slots."""
+        if self._short:
+            self._wake.set()
 
     async def run(self) -> None:
         """Claim until stopped. Raises when the database is away: to be called again."""
         async with await connect(self._dsn, "claimer") as conn:
             for feed in self._feeds:
                 feed.lanes.forget()
-            for token, queue in list(self._unanswered.items()):
-                given_back = await execute_async(conn, claims.release_claim(token, queue))
-                del self._unanswered[token]
-                if given_back:
-                    log.info("gave back %s messages of %s, whose claim was never answered", given_back, queue)
+            await self._give_back(conn)
             while not self._stopping:
                 self._wake.clear()
                 found, full = await self._round(conn)
@@ -110,6 +108,19 @@ class Claimer:
                 if found:
                     self._worked_at = time.monotonic()
                 await self._pause(found=found, full=full)
+
+    async def give_back(self) -> None:
+        """After a stop in the middle of a claim: give back what it took."""
+        if self._unanswered:
+            async with await connect(self._dsn, "claimer") as conn:
+                await self._give_back(conn)
+
+    async def _give_back(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        for token, queue in list(self._unanswered.items()):
+            given_back = await execute_async(conn, claims.release_claim(token, queue))
+            del self._unanswered[token]
+            if given_back:
+                log.info("gave back %s messages of %s, whose claim was never answered", given_back, queue)
 
     def _free(self, feed: Feed) -> int:
         own = feed.consumer.concurrency - self._executor.running.get(feed.consumer, 0)
@@ -120,17 +131,17 @@ class Claimer:
 
     async def _round(self, conn: psycopg.AsyncConnection[Any]) -> tuple[bool, bool]:
         """One claim for each consumer with free slots. Whether anything was found, and whether any had all it asked for."""
-        found = full = False
+        found = full = self._short = False
         self._feeds.append(self._feeds.pop(0))  # each is first in its turn
         for feed in list(self._feeds):
             if self._stopping or self._held_up():
+                self._short = True
                 break
             limit = min(self._free(feed), BATCH)
-            if limit <= 0:
-                continue
-            count = await self._claim(conn, feed, limit)
+            count = await self._claim(conn, feed, limit) if limit > 0 else 0
             found = found or count > 0
-            full = full or count >= limit
+            full = full or count >= limit > 0
+            self._short = self._short or count >= limit
         return found, full
 
     async def _claim(self, conn: psycopg.AsyncConnection[Any], feed: Feed, limit: int) -> int:
@@ -164,22 +175,34 @@ class Claimer:
         lanes.claimed(answer.edges, {(t, p): after for t, p, after in chosen}, answer.took)
         self.claimed += len(answer.messages)
         for claimed in answer.messages:
-            slot = Slot(claimed, consumer, sent)
+            slot = Slot(claimed, token, consumer, sent)
+            if claimed.target is not None:
+                self._hand_over(slot)
             if self._stopping:
                 self._refused(slot)
             else:
                 self._executor.start(slot)
         return len(answer.messages)
 
+    def _hand_over(self, slot: Slot) -> None:
+        """A message targeted at this worker comes with the claim of any of the queue's consumers: give it to its own."""
+        by_tenant = {feed.consumer.tenant: feed.consumer for feed in self._feeds if feed.consumer.queue is slot.consumer.queue}
+        own = by_tenant.get(slot.tenant) or by_tenant.get("*") or slot.consumer
+        if own is not slot.consumer:
+            slot.consumer = own
+            slot.renewed = float("-inf")  # it has the lease of the other consumer: renew it with its own
+
     async def _pause(self, *, found: bool, full: bool) -> None:
-        """Go on at once while slots are filled; soon after a find; else when woken, when due, or after the poll interval."""
+        """Go on at once while slots are filled; soon for a while after a find; else when woken, due, or after the interval."""
         if full and any(self._free(feed) > 0 for feed in self._feeds) and not self._held_up():
             await asyncio.sleep(0)
             return
         now = time.monotonic()
-        if all(self._free(feed) <= 0 for feed in self._feeds) or self._held_up():
+        if self._held_up():
+            pause = HELD_UP
+        elif all(self._free(feed) <= 0 for feed in self._feeds):
             pause = self._poll_interval  # a slot that is freed wakes
-        elif found:
+        elif now - self._worked_at < TAP_WINDOW:
             pause = KEEN
         else:
             idle = now - self._worked_at > IDLE_AFTER
@@ -190,7 +213,7 @@ class Claimer:
             async with asyncio.timeout(pause):
                 await self._wake.wait()
         except TimeoutError:
-            if not found:
+            if pause > KEEN:
                 self.look_everywhere()
         if time.monotonic() >= self._look_at:
             self._look_at = float("inf")

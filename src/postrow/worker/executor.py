@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+import inspect
 import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +20,7 @@ from postrow.errors import LeaseLostError
 from postrow.errortext import clean_text, describe_error
 from postrow.models import Bury, Claimed, Failure, Message, Retry, Snooze
 from postrow.worker.slots import DONE, Outcome, Slot, Slots
+from postrow.worker.threads import Threads
 
 log = logging.getLogger("postrow.worker")
 
@@ -41,7 +45,7 @@ class Executor:
         self._finished = finished
         self._extend = extend
         self._loop = asyncio.get_running_loop()
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="postrow-handler") if threads else None
+        self._threads = Threads(threads)
         self.running: dict[Consumer, int] = {}
         self.total = 0
 
@@ -58,15 +62,16 @@ class Executor:
                     slot.deadline = time.monotonic() + consumer.timeout.total_seconds()
                 slot.task = self._loop.create_task(self._run(slot, message))
             else:
-                assert self._pool is not None
                 message = build(slot, self._extend_sync)
-                self._pool.submit(self._run_in_thread, slot, message)
+                self._threads.submit(functools.partial(self._run_in_thread, slot, message))
         except Exception as error:  # noqa: BLE001  # a payload that does not fit, a decoder's bug: one message's failure
             self._end(slot, failure(error))
 
     def lost(self, slot: Slot) -> None:
         """Another has the message: stop its handler if that can be, and report nothing."""
         slot.lost = True
+        if slot.ended:
+            return
         log.warning(
             "lost the lease of %s / %s %s: %s",
             slot.claimed.queue,
@@ -79,18 +84,20 @@ class Executor:
 
     def release(self, slot: Slot) -> None:
         """Give a running message back: at the end of the grace. A sync handler runs on, and its outcome is dropped."""
-        if slot.outcome is None:
+        if slot.task is None:
+            self.abandon(slot)
+        elif slot.outcome is None:
             slot.outcome = RELEASED
-            if slot.task is not None and not slot.task.done():
-                slot.task.cancel()
-            else:
-                self._free(slot)
-                self._finished(slot)
+            slot.task.cancel()
+
+    def abandon(self, slot: Slot) -> None:
+        """Give a message back whose handler runs on, since it cannot be stopped or does not let itself be cancelled."""
+        if not slot.ended:
+            self._end(slot, RELEASED)
 
     def close(self) -> None:
-        """Take no more sync handlers; running threads are not waited for."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        """Take no more sync handlers; running threads are not waited for, idle ones end now."""
+        self._threads.close()
 
     async def _run(self, slot: Slot, message: Message[Any]) -> None:
         timeout = slot.consumer.timeout
@@ -113,22 +120,20 @@ class Executor:
         if slot.consumer.timeout is not None:
             slot.deadline = time.monotonic() + slot.consumer.timeout.total_seconds()
         try:
-            slot.consumer.handler(message)
-            outcome = DONE
+            outcome = returned(slot.consumer.handler(message))
         except BaseException as error:  # noqa: BLE001  # as above
             outcome = failure(error)
-        self._loop.call_soon_threadsafe(self._end, slot, outcome)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the message was given back long ago
+            self._loop.call_soon_threadsafe(self._end, slot, outcome)
 
     def _end(self, slot: Slot, outcome: Outcome) -> None:
-        if slot.outcome is RELEASED and slot.task is None:
-            return  # released while its thread ran on: all was done then
+        if slot.ended:
+            return  # given back while its handler ran on: all was done then
+        slot.ended = True
         slot.outcome = outcome
-        self._free(slot)
-        self._finished(slot)
-
-    def _free(self, slot: Slot) -> None:
         self.running[slot.consumer] -= 1
         self.total -= 1
+        self._finished(slot)
 
     def _extend_async(self, slot: Slot, lease: timedelta) -> Awaitable[None]:
         return asyncio.wrap_future(self._extend(slot, lease))
@@ -173,7 +178,7 @@ def build(slot: Slot, extend: Callable[[Slot, timedelta], Awaitable[None]]) -> M
         hops=claimed.hops,
         expires_at=claimed.expires_at,
         failures=() if claimed.failures is None else _failures(claimed.failures),
-        claim_token=claimed.claim_token,
+        claim_token=slot.token,
         _extend=lambda lease: extend(slot, lease),
     )
 
@@ -192,14 +197,25 @@ def _failures(text: str) -> tuple[Failure, ...]:
     )
 
 
+def returned(value: object) -> Outcome:
+    """The outcome of a sync handler that returned. If it gave a coroutine, as behind a decorator, nothing has run."""
+    if not inspect.iscoroutine(value):
+        return DONE
+    value.close()
+    return Outcome("fail", "the handler is a plain def that returned a coroutine: make it an async def", "TypeError")
+
+
 def failure(error: BaseException) -> Outcome:
-    """The outcome of a handler that raised."""
-    if isinstance(error, Bury):
-        return Outcome("bury", clean_text(str(error.reason), limit=800))
-    if isinstance(error, Snooze):
-        return Outcome("release", until=error.until)
-    if isinstance(error, Retry):
-        return Outcome("fail", clean_text(str(error.reason), limit=800), "Retry", retry_after=error.after)
+    """The outcome of a handler that raised. Never raises, whatever the exception's own code does."""
+    try:
+        if isinstance(error, Bury):
+            return Outcome("bury", clean_text(str(error.reason), limit=800))
+        if isinstance(error, Snooze):
+            return Outcome("release", until=error.until)
+        if isinstance(error, Retry):
+            return Outcome("fail", clean_text(str(error.reason), limit=800), "Retry", retry_after=error.after)
+    except BaseException as broken:  # noqa: BLE001  # a reason whose str() raises, a subclass without the attribute
+        error = broken
     text = describe_error(error)
     return Outcome("fail", text.message, text.type, text.traceback)
 

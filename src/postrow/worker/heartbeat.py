@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
@@ -10,7 +11,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
@@ -19,6 +20,8 @@ from uuid import UUID
 import psycopg
 
 from postrow.drivers.psycopg3 import execute
+from postrow.errors import BadArgumentError
+from postrow.models import Outcome as Answer
 from postrow.ops import claims, fleet
 from postrow.worker.connections import DATABASE_ERRORS, Backoff, Weather, connect_sync
 from postrow.worker.executor import lease_lost
@@ -40,7 +43,7 @@ class Heartbeat:
         dsn: the database.
         slots: what is held.
         lost: called in the event loop with a slot that another worker has.
-        beat: this worker's sign of life (id, name, queues, version).
+        identity: this worker's sign of life (id, name, queues, version).
         shortest: the shortest lease of the worker's consumers.
     """
 
@@ -64,8 +67,9 @@ class Heartbeat:
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._next_beat = 0.0
-        self._loop_turned = time.monotonic()
+        self._asked_loop: float | None = None  # when a turn was asked for that has not come yet
         self._warned_at = 0.0
+        self._wishes: dict[Slot, float] = {}  # leases that handlers asked for while their rows were locked
         self._thread = threading.Thread(target=self._run, name="postrow-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -79,13 +83,16 @@ class Heartbeat:
 
     @property
     def loop_blocked_for(self) -> float:
-        """Seconds since the event loop last took a turn."""
-        return time.monotonic() - self._loop_turned
+        """Seconds for which the event loop has owed a turn; 0 when it takes them."""
+        asked = self._asked_loop
+        return 0.0 if asked is None else time.monotonic() - asked
 
     def extend(self, slot: Slot, lease: timedelta) -> Future[None]:
         """Renew one slot's lease for so long from now, at a handler's wish."""
         future: Future[None] = Future()
         self._requests.put((slot, lease, future))
+        if not self._thread.is_alive():  # a handler that outlived the worker's stop
+            self._refuse_requests()
         return future
 
     def stop(self, *, timeout: float) -> None:
@@ -103,15 +110,22 @@ class Heartbeat:
                     self._serve(conn, backoff)
             except DATABASE_ERRORS as error:
                 self._weather.failed("heartbeat", error)
-                self._stopping.wait(backoff.pause())
+                self._wait(backoff.pause())
             except Exception:
                 log.exception("the heartbeat failed, and begins again")
-                self._stopping.wait(backoff.pause())
+                self._wait(backoff.pause())
         self._refuse_requests()
+
+    def _wait(self, pause: float) -> None:
+        """Without the database the event loop is watched all the same."""
+        end = time.monotonic() + pause
+        while (left := end - time.monotonic()) > 0 and not self._stopping.wait(min(left, self._tick)):
+            self._watch_loop()
 
     def _serve(self, conn: psycopg.Connection[Any], backoff: Backoff) -> None:
         while not self._stopping.is_set():
             self._watch_loop()
+            self._grant_wishes(conn)
             for lease, due in _by_lease(self._slots.due()):
                 for start in range(0, len(due), CHUNK):
                     self._renew(conn, due[start : start + CHUNK], lease)
@@ -133,7 +147,9 @@ class Heartbeat:
             self._serve_requests(conn)
         execute(conn, fleet.leave(self._id))
 
-    def _renew(self, conn: psycopg.Connection[Any], due: Sequence[Slot], lease: timedelta) -> None:
+    def _renew(
+        self, conn: psycopg.Connection[Any], due: Sequence[Slot], lease: timedelta
+    ) -> Mapping[claims.Key, Answer]:
         sent = time.monotonic()
         held = [claims.Held(slot.tenant, slot.id, slot.token) for slot in due]
         answers = execute(conn, claims.extend(held, lease), binary=True)
@@ -147,6 +163,7 @@ class Heartbeat:
             elif answer == "unknown":
                 slot.gone = True  # settled: by our own acker just now, or by the handler itself, which goes on
             # busy: its own transaction decides about it; the next look asks again
+        return answers
 
     def _serve_requests(self, conn: psycopg.Connection[Any]) -> None:
         """Wait a tick, and meanwhile do what handlers ask for."""
@@ -159,25 +176,55 @@ class Heartbeat:
             if request is None:
                 return
             slot, lease, future = request
+            if not future.set_running_or_notify_cancel():
+                continue  # its handler was cancelled meanwhile
             try:
-                self._renew(conn, [slot], lease)
+                granted = self._grant(conn, slot, lease)
+            except BadArgumentError as error:  # a lease that the database refuses: the handler's fault
+                future.set_exception(error)
+                continue
             except BaseException as error:
                 future.set_exception(error)
                 raise
-            if slot.lost or slot.gone:
-                future.set_exception(lease_lost(slot))
-            else:
-                slot.held_until = time.monotonic() + lease.total_seconds()
+            if granted:
                 future.set_result(None)
+            else:
+                future.set_exception(lease_lost(slot))
+
+    def _grant(self, conn: psycopg.Connection[Any], slot: Slot, lease: timedelta) -> bool:
+        """Renew one lease as its handler asked. False: the message is not ours any more."""
+        now = time.monotonic()
+        if now < slot.deadline:  # a shorter one would end before the next renewal
+            lease = max(lease, slot.consumer.lease)
+        until = now + lease.total_seconds()
+        answer = self._renew(conn, [slot], lease).get((slot.tenant, slot.id))
+        if answer == "accepted":
+            slot.held_until = until
+            self._wishes.pop(slot, None)
+        elif answer == "busy":  # by the handler's own transaction, perhaps: so it does not wait for it
+            self._wishes[slot] = until
+        return answer in {"accepted", "busy"}
+
+    def _grant_wishes(self, conn: psycopg.Connection[Any]) -> None:
+        for slot, until in list(self._wishes.items()):
+            left = until - time.monotonic()
+            if left <= 0 or slot not in self._slots or not self._grant(conn, slot, timedelta(seconds=left)):
+                self._wishes.pop(slot, None)
 
     def _refuse_requests(self) -> None:
-        while not self._requests.empty():
-            request = self._requests.get()
-            if request is not None:
+        while True:
+            try:
+                request = self._requests.get_nowait()
+            except queue.Empty:
+                return
+            if request is not None and request[2].set_running_or_notify_cancel():
                 request[2].set_exception(lease_lost(request[0]))
 
     def _watch_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._turned)
+        if self._asked_loop is None:
+            self._asked_loop = time.monotonic()
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has stopped
+                self._loop.call_soon_threadsafe(self._turned)
         blocked = self.loop_blocked_for
         if blocked > BLOCKED and time.monotonic() - self._warned_at > 10:
             self._warned_at = time.monotonic()
@@ -188,7 +235,7 @@ class Heartbeat:
             )
 
     def _turned(self) -> None:
-        self._loop_turned = time.monotonic()
+        self._asked_loop = None
 
 
 def _by_lease(slots: list[Slot]) -> list[tuple[timedelta, list[Slot]]]:

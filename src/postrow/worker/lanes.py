@@ -15,15 +15,17 @@ DEEP_EVERY = 10.0  # seconds: the longest that a lane is claimed from its waterm
 SLOW = 0.005  # seconds that a claim took over what its rows account for: it walked dead entries
 FIXED_ROWS = 25  # a claim's fixed cost, in rows
 MOST_LANES = 256  # in one claim
+TAP_WINDOW = 0.022  # seconds after a tap in which the next one may have been held back
 REMEMBERED = 10_000  # lanes; more, and all watermarks are forgotten
 
 
 class _LaneState:
-    __slots__ = ("after", "deep_at", "slow")
+    __slots__ = ("after", "deep_at", "gave_at", "slow")
 
     def __init__(self) -> None:
         self.after: datetime | None = None
         self.deep_at = -math.inf
+        self.gave_at = -math.inf
         self.slow = 0  # slow claims from the beginning, one after the other; from two on the watermark is used
 
 
@@ -31,7 +33,8 @@ class Lanes:
     """The lanes of one queue, for one consumer.
 
     A lane is claimed from its beginning, until two such claims in a row were slow: then from its watermark, with a claim
-    from the beginning at least each 10 s. A watermark is assigned by each claim, never compared.
+    from the beginning at least each 10 s. A watermark is assigned by each claim, never compared. A lane that gave something
+    is looked at again until the window has passed in which its next tap may have been held back.
     """
 
     def __init__(self) -> None:
@@ -107,5 +110,7 @@ class Lanes:
                 state.deep_at = now
                 state.slow = state.slow + 1 if slow else 0
             state.after = edge.frontier
-            if edge.taken == 0:
+            if edge.taken:
+                state.gave_at = now
+            elif now - state.gave_at > TAP_WINDOW:
                 self._ready.pop(key, None)

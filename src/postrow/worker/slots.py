@@ -38,6 +38,7 @@ class Slot:
         "claimed",
         "consumer",
         "deadline",
+        "ended",
         "gone",
         "held_until",
         "id",
@@ -49,16 +50,17 @@ class Slot:
         "token",
     )  # fmt: skip
 
-    def __init__(self, claimed: Claimed, consumer: Consumer, renewed: float) -> None:
+    def __init__(self, claimed: Claimed, token: UUID, consumer: Consumer, renewed: float) -> None:
         self.claimed = claimed
         self.consumer = consumer
         self.tenant = claimed.tenant
         self.id: UUID = claimed.id
-        self.token: UUID = claimed.claim_token
+        self.token = token
         self.renewed = renewed  # when the claim, or its last renewal, was sent
         self.held_until = 0.0  # the handler itself asked for a lease until then
         self.deadline = float("inf")  # no renewal after that: the handler's timeout
         self.lost = False  # another has the message: report nothing
+        self.ended = False  # its handler has ended, or is not waited for
         self.gone = False  # settled elsewhere, as by the handler's own transaction: renew no more
         self.outcome: Outcome | None = None
         self.task: asyncio.Task[Any] | None = None

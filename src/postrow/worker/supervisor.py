@@ -31,12 +31,13 @@ class Supervisor:
         """Parts that have ended."""
         return [name for name, task in self.tasks.items() if task.done()]
 
-    async def end(self, *names: str) -> None:
-        """Cancel parts, and wait until they are gone."""
+    async def end(self, *names: str, timeout: float) -> None:  # noqa: ASYNC109  # a bound, not a failure
+        """Cancel parts, and wait until they are gone, `timeout` seconds at most: a frozen server can hold them."""
         tasks = [self.tasks[name] for name in names if name in self.tasks]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout)
 
     async def _keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         backoff = Backoff()

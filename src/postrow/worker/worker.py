@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -27,6 +27,7 @@ from postrow.worker.executor import RELEASED, Executor
 from postrow.worker.health import Health, HealthServer
 from postrow.worker.heartbeat import Heartbeat
 from postrow.worker.listener import Listener
+from postrow.worker.signals import stopping_on_signals
 from postrow.worker.slots import Slot, Slots
 from postrow.worker.supervisor import Supervisor
 from postrow.worker.sweeper import Sweeper
@@ -34,8 +35,21 @@ from postrow.worker.sweeper import Sweeper
 log = logging.getLogger("postrow.worker")
 
 STOP_BOUND = 10.0  # seconds for the last outcomes to be written, beyond the grace
-CANCEL_BOUND = 2.0  # seconds for cancelled handlers to clean up
+CANCEL_BOUND = 2.0  # seconds for cancelled handlers, and cancelled parts, to clean up
+BUSY_BOUND = 2.0  # of them for outcomes of messages that others have locked
 STUCK = 60.0  # seconds without a turn of the event loop, after which the process is not live
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What runs between the start and the end of a worker."""
+
+    slots: Slots
+    executor: Executor
+    acker: Acker
+    claimer: Claimer
+    heartbeat: Heartbeat
+    supervisor: Supervisor
 
 
 class Worker:
@@ -92,6 +106,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._stop_early = threading.Event()
+        self._parts: _Parts | None = None
         self.health_port: int | None = None
 
     def run(self) -> int:
@@ -104,10 +119,15 @@ class Worker:
             SchemaMismatchError: the database's schema does not fit; the message names the command to run.
             ConsumerConflictError: another handler is registered for one of the queues.
         """
+        loop = asyncio.new_event_loop()
         try:
-            return asyncio.run(self.serve())
+            return loop.run_until_complete(self.serve())
         finally:
-            self._stop_early.clear()
+            # as asyncio.run does, except that a handler which does not let itself be cancelled is not waited for
+            loop.run_until_complete(_end_tasks())
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
 
     def stop(self) -> None:
         """Stop gracefully, as SIGTERM does; from any thread, and before `run` too."""
@@ -123,41 +143,54 @@ class Worker:
         self._stop = asyncio.Event()
         if self._stop_early.is_set():
             self._stop.set()
-        signals = self._take_signals()
+        weather = Weather()
         try:
-            dsn = await asyncio.to_thread(lambda: self._app.dsn)
-            weather = Weather()
-            if not await self._register(dsn, weather):
-                return 0
-            await self._serve(dsn, weather)
+            with stopping_on_signals(self._signalled), self._health_pages(weather):
+                dsn = await asyncio.to_thread(lambda: self._app.dsn)
+                if await self._unless_stopped(self._register(dsn, weather)):
+                    await self._serve(dsn, weather)
         finally:
-            for number in signals:
-                self._loop.remove_signal_handler(number)
             self._loop = self._stop = None
+            self._stop_early.clear()
         return 0
 
-    def _take_signals(self) -> list[int]:
-        if threading.current_thread() is not threading.main_thread():
-            return []
+    def _signalled(self, name: str) -> None:
         assert self._loop is not None
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._signalled, number)
-        return [signal.SIGTERM, signal.SIGINT]
+        self._loop.call_soon_threadsafe(log.info, "%s: stopping, at most %g s for running handlers", name, self._grace)
+        self.stop()
 
-    def _signalled(self, number: int) -> None:
-        assert self._stop is not None
-        if self._stop.is_set():
-            log.warning("second signal: ending at once; what is held comes back when its leases end")
-            logging.shutdown()
-            os._exit(128 + number)
-        log.info("%s: stopping, at most %g s for running handlers", signal.Signals(number).name, self._grace)
-        self._stop.set()
+    @contextlib.contextmanager
+    def _health_pages(self, weather: Weather) -> Iterator[None]:
+        """Serves them from the start, so that a worker that waits for its database is seen to live."""
+        if self._health_address is None:
+            yield
+            return
+        server = HealthServer(self._health_address, lambda: self._health(weather))
+        self.health_port = server.port
+        try:
+            yield
+        finally:
+            server.close()
+            self.health_port = None
 
-    async def _register(self, dsn: str, weather: Weather) -> bool:
-        """Check the schema and register the handlers, as soon as the database is there. False: stopped meanwhile."""
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do `work` unless the worker is stopped meanwhile; whether it was done."""
         assert self._stop is not None
+        task = asyncio.create_task(work)
+        stopped = asyncio.create_task(self._stop.wait())
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            stopped.cancel()
+            await task
+            return True
+        task.cancel()
+        await asyncio.wait({task}, timeout=CANCEL_BOUND)
+        return False
+
+    async def _register(self, dsn: str, weather: Weather) -> None:
+        """Check the schema and register the handlers, as soon as the database is there."""
         backoff = Backoff()
-        while not self._stop.is_set():
+        while True:
             try:
                 async with await connect(dsn, "start") as conn:
                     present = await _version(conn)
@@ -165,30 +198,43 @@ class Worker:
                     for consumer in self.consumers:
                         await execute_async(conn, _registration(consumer))
                 weather.fine("start")
-                return True
             except DATABASE_ERRORS as error:
                 if isinstance(error, PostrowError) and error.sqlstate not in ("40001", "55P03"):
                     raise
                 weather.failed("start", error)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(backoff.pause()):
-                        await self._stop.wait()
-        return False
+                await asyncio.sleep(backoff.pause())
+            else:
+                return
 
     async def _serve(self, dsn: str, weather: Weather) -> None:
         assert self._stop is not None
+        self._parts = parts = self._build(dsn, weather)
+        parts.heartbeat.start()
+        keep = parts.supervisor.keep
+        keep("acker", parts.acker.run)
+        keep("claimer", parts.claimer.run)
+        if self._transport == "tap":
+            claimer = parts.claimer
+            listener = Listener(
+                self._listen_dsn or dsn, weather, connected=claimer.look_everywhere, tapped=claimer.tapped
+            )
+            keep("listener", listener.run)
+        if self._sweep:
+            keep("sweeper", Sweeper(dsn, weather).run)
+        self._say_wiring()
+        try:
+            await self._stop.wait()
+            await self._wind_down(parts)
+        finally:
+            await parts.supervisor.end(*parts.supervisor.tasks, timeout=CANCEL_BOUND)
+            parts.executor.close()
+            await asyncio.to_thread(parts.heartbeat.stop, timeout=5.0)
+            self._parts = None
+        log.info("stopped: %s", ", ".join(f"{count} {word}" for word, count in parts.acker.counts.items()))
+
+    def _build(self, dsn: str, weather: Weather) -> _Parts:
         slots = Slots()
         acker = Acker(dsn, slots, weather)
-        supervisor = Supervisor(weather)
-        lost: list[Executor] = []
-        heartbeat = Heartbeat(
-            dsn,
-            slots,
-            weather,
-            lost=lambda slot: lost[0].lost(slot),
-            identity=(uuid4(), self.name, sorted({c.queue.name for c in self.consumers}), _package_version()),
-            shortest=min(consumer.lease for consumer in self.consumers),
-        )
 
         def finished(slot: Slot) -> None:
             acker.put(slot)
@@ -199,9 +245,16 @@ class Worker:
             slots.add(slot)
             acker.put(slot)
 
+        heartbeat = Heartbeat(
+            dsn,
+            slots,
+            weather,
+            lost=lambda slot: executor.lost(slot),  # noqa: PLW0108  # it is made below
+            identity=(uuid4(), self.name, sorted({c.queue.name for c in self.consumers}), _package_version()),
+            shortest=min(consumer.lease for consumer in self.consumers),
+        )
         sync = sum(consumer.concurrency for consumer in self.consumers if not consumer.is_async)
         executor = Executor(slots, finished=finished, extend=heartbeat.extend, threads=min(sync, self._concurrency))
-        lost.append(executor)
         claimer = Claimer(
             dsn,
             self.consumers,
@@ -213,72 +266,46 @@ class Worker:
             poll_interval=self._poll_interval,
             refused=refused,
         )
-        health = None
-        if self._health_address is not None:
+        return _Parts(slots, executor, acker, claimer, heartbeat, Supervisor(weather))
 
-            def look() -> Health:
-                return self._health(supervisor, heartbeat, weather, slots)
-
-            health = HealthServer(self._health_address, look)
-            self.health_port = health.port
-        heartbeat.start()
-        supervisor.keep("acker", acker.run)
-        supervisor.keep("claimer", claimer.run)
-        if self._transport == "tap":
-            listener = Listener(
-                self._listen_dsn or dsn, weather, connected=claimer.look_everywhere, tapped=claimer.tapped
-            )
-            supervisor.keep("listener", listener.run)
-        if self._sweep:
-            supervisor.keep("sweeper", Sweeper(dsn, weather).run)
-        self._say_wiring()
-        try:
-            await self._stop.wait()
-            await self._wind_down(claimer, executor, acker, supervisor, slots)
-        finally:
-            await supervisor.end(*supervisor.tasks)
-            executor.close()
-            await asyncio.to_thread(heartbeat.stop, timeout=5.0)
-            if health is not None:
-                health.close()
-        log.info("stopped: %s", ", ".join(f"{count} {word}" for word, count in acker.counts.items()))
-
-    async def _wind_down(
-        self, claimer: Claimer, executor: Executor, acker: Acker, supervisor: Supervisor, slots: Slots
-    ) -> None:
-        """Claim no more, let handlers finish, release the rest, write every outcome. The heartbeat goes on throughout."""
-        claimer.stop()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(2.0):
-                await asyncio.shield(supervisor.tasks["claimer"])
-        await supervisor.end("claimer", "listener")
+    async def _wind_down(self, parts: _Parts) -> None:
+        """Claim no more, let handlers finish, release the rest, write every outcome. The heartbeat goes on all the while."""
+        executor, acker, supervisor = parts.executor, parts.acker, parts.supervisor
+        parts.claimer.stop()
+        await asyncio.wait({supervisor.tasks["claimer"]}, timeout=2.0)
+        await supervisor.end("claimer", "listener", timeout=CANCEL_BOUND)
+        with contextlib.suppress(*DATABASE_ERRORS, TimeoutError):
+            async with asyncio.timeout(CANCEL_BOUND):
+                await parts.claimer.give_back()
         await _until(lambda: executor.total == 0, self._grace)
-        left = [slot for slot in slots.all() if slot.outcome is None]
+        left = [slot for slot in parts.slots.all() if not slot.ended and slot.outcome is None]
         if left:
             log.warning("%s handlers did not finish within the grace: their messages are released", len(left))
             for slot in left:
                 executor.release(slot)
             await _until(lambda: executor.total == 0, CANCEL_BOUND)
+            for slot in left:
+                executor.abandon(slot)
         acker.close()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STOP_BOUND):
-                await asyncio.shield(supervisor.tasks["acker"])
+        await _until(lambda: acker.pending == acker.pending_busy, STOP_BOUND)
+        await _until(lambda: acker.pending == 0, BUSY_BOUND)
         if acker.pending:
             log.error("%s outcomes could not be written: these messages come back when their leases end", acker.pending)
 
-    def _health(self, supervisor: Supervisor, heartbeat: Heartbeat, weather: Weather, slots: Slots) -> Health:
+    def _health(self, weather: Weather) -> Health:
         stopping = self._stop is None or self._stop.is_set()
-        dead = [] if stopping else supervisor.dead
-        blocked = heartbeat.loop_blocked_for
-        live = not dead and heartbeat.alive and blocked < STUCK
         detail: dict[str, object] = {
             "worker": self.name,
-            "held": len(slots),
             "stopping": stopping,
-            "dead": dead,
             "without_database": dict(weather.down),
-            "loop_blocked_for": round(blocked, 3),
         }
+        parts = self._parts
+        if parts is None:  # it waits for its database, or has stopped
+            return Health(live=True, ready=False, detail=detail)
+        dead = [] if stopping else parts.supervisor.dead
+        blocked = parts.heartbeat.loop_blocked_for
+        live = not dead and parts.heartbeat.alive and blocked < STUCK
+        detail |= {"held": len(parts.slots), "dead": dead, "loop_blocked_for": round(blocked, 3)}
         return Health(live, live and not stopping and not weather.down, detail)
 
     def _say_wiring(self) -> None:
@@ -332,10 +359,19 @@ async def _version(conn: psycopg.AsyncConnection[Any]) -> tuple[int, int] | None
         return None
 
 
+async def _end_tasks() -> None:
+    """Cancel what is left in this loop; what does not end then is left behind."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=CANCEL_BOUND)
+
+
 async def _until(condition: Callable[[], bool], bound: float) -> None:
     """Wait until a condition holds, looking a hundred times a second, `bound` seconds at most."""
     end = asyncio.get_running_loop().time() + bound
-    while not condition() and asyncio.get_running_loop().time() < end:
+    while not condition() and asyncio.get_running_loop().time() < end:  # noqa: ASYNC110  # counters, not an event
         await asyncio.sleep(0.01)
 
 

@@ -54,7 +54,7 @@ create or replace function postrow.register_consumer(
     retry_cap interval default '1 hour', retry_jitter boolean default true,
     max_attempts int default 5, keep_history boolean default true, replace boolean default false
 ) returns void
-language plpgsql security definer set search_path = ''
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
@@ -121,7 +121,7 @@ $$
 -- next
 -- Takes the consumer of a queue away; its messages stay, and are retried by the defaults. True if there was one.
 create or replace function postrow.unregister_consumer(queue text, tenant text default '*') returns boolean
-language plpgsql security definer set search_path = ''
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin

@@ -101,7 +101,7 @@ create or replace function postrow.enqueue(
     dedup_while text default null, expires_at timestamptz default null, headers jsonb default null,
     inout id uuid default null, out deduplicated boolean
 )
-language plpgsql volatile security definer set search_path = ''
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now  timestamptz := postrow.clock();
@@ -197,7 +197,7 @@ create or replace function postrow.enqueue_many(
     group_key text default null, dedup_key text default null, dedup_for interval default null,
     dedup_while text default null, expires_at timestamptz default null, headers jsonb default null
 ) returns table (n int, id uuid, deduplicated boolean)
-language plpgsql volatile security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
 as $$
 #variable_conflict use_column
 declare

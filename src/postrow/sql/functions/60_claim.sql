@@ -3,7 +3,7 @@
 -- messages targeted at it. With `handler`, without the lanes of tenants whose own consumer is another. Who calls it: workers, on a deep pass. Locks nothing.
 create or replace function postrow.lanes(queue text, worker text default null, handler text default null)
 returns table (tenant text, priority smallint, ready boolean, next_due timestamptz)
-language plpgsql volatile security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 as $$
 #variable_conflict use_column
@@ -177,7 +177,7 @@ create or replace function postrow.claim(
     queue text, "limit" int, tenant text default null, lease interval default null, worker text default null,
     token uuid default null, after timestamptz default null, max_bytes bigint default null
 ) returns setof postrow.claimed
-language plpgsql volatile security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 as $$
 #variable_conflict use_column
@@ -265,7 +265,7 @@ create or replace function postrow.claim_lanes(
     queue text, tenants text[], priorities smallint[], afters timestamptz[], per_lane int, "limit" int,
     lease interval default null, worker text default null, token uuid default null, max_bytes bigint default null
 ) returns setof postrow.claimed
-language plpgsql volatile security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 set enable_hashjoin = off set enable_mergejoin = off
 as $$
@@ -362,7 +362,7 @@ $$
 -- Gives back what a claim took whose answer was lost: all free again, at the front, no attempt spent. Gives the
 -- number. Reads the claimed messages (there is no index by token: claims outnumber lost answers by far).
 create or replace function postrow.release_claim(token uuid, queue text default null) returns int
-language plpgsql volatile security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
 as $$
 #variable_conflict use_column
 declare

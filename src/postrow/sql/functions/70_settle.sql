@@ -119,7 +119,7 @@ $$
 -- Raises PW003.
 create or replace function postrow.ack(tenants text[], ids uuid[], tokens uuid[], wait boolean default true)
 returns table (tenant text, id uuid, outcome text)
-language plpgsql volatile security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
@@ -151,7 +151,7 @@ $$
 create or replace function postrow.release(
     tenants text[], ids uuid[], tokens uuid[], until timestamptz[] default null, wait boolean default true
 ) returns table (tenant text, id uuid, outcome text)
-language plpgsql volatile security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
@@ -186,7 +186,7 @@ $$
 -- Who calls it: the worker's heartbeat. Raises PW003.
 create or replace function postrow.extend(tenants text[], ids uuid[], tokens uuid[], lease interval)
 returns table (tenant text, id uuid, outcome text)
-language plpgsql volatile security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column

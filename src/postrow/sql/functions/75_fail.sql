@@ -4,9 +4,10 @@ language sql immutable parallel safe
 as $$
 select case
     when pg_catalog.octet_length(value) <= bytes then value
-    when pg_catalog.octet_length(pg_catalog."left"(value, bytes)) = bytes then
-        case when tail then pg_catalog."right"(value, bytes) else pg_catalog."left"(value, bytes) end
-    else case when tail then pg_catalog."right"(value, bytes / 4) else pg_catalog."left"(value, bytes / 4) end
+    when tail then pg_catalog."right"(value,
+        case when pg_catalog.octet_length(pg_catalog."right"(value, bytes)) = bytes then bytes else bytes / 4 end)
+    else pg_catalog."left"(value,
+        case when pg_catalog.octet_length(pg_catalog."left"(value, bytes)) = bytes then bytes else bytes / 4 end)
 end
 $$
 
@@ -120,7 +121,7 @@ create or replace function postrow.fail(
     tenants text[], ids uuid[], tokens uuid[], errors text[], types text[] default null,
     tracebacks text[] default null, retry_at timestamptz[] default null, wait boolean default true
 ) returns table (tenant text, id uuid, outcome text)
-language plpgsql volatile security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
 as $$
 #variable_conflict use_column
 declare
@@ -158,7 +159,7 @@ $$
 create or replace function postrow.bury(
     tenants text[], ids uuid[], tokens uuid[], reasons text[], wait boolean default true
 ) returns table (tenant text, id uuid, outcome text)
-language plpgsql volatile security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column

@@ -43,7 +43,8 @@ begin
     select min(m.available_at) into v_frontier from postrow.message m
     where m.claim_token is not null and m.available_at < sweep_leases.now and m.available_at >= v_from;
     perform set_config('postrow.swept_to', format('%s %s',
-        round(date_part('epoch', coalesce(v_frontier, sweep_leases.now - interval '0.2 s'))::numeric, 6),
+        -- extract and not date_part: a double cast to numeric keeps 15 digits, so 10 microseconds at best
+        round(extract(epoch from coalesce(v_frontier, sweep_leases.now - interval '0.2 s')), 6),
         round(v_deep::numeric, 6)), false);
     return coalesce(cardinality(v_ids), 0);
 end
@@ -209,7 +210,7 @@ $$
 -- Locks rows with skip locked. Raises PW003.
 create or replace function postrow.sweep(step text default null, "limit" int default 1000)
 returns setof postrow.swept
-language plpgsql volatile security definer set search_path = ''
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare

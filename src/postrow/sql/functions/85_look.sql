@@ -9,7 +9,7 @@ $$
 -- Changes a setting of the schema. history_days: how many days finished messages are kept, 1 to 36500 (7).
 -- Raises PW003.
 create or replace function postrow.configure(name text, value text) returns void
-language plpgsql volatile security definer set search_path = ''
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
@@ -25,7 +25,7 @@ $$
 -- next
 -- How many unfinished messages a queue has, exactly: ready, scheduled and claimed.
 create or replace function postrow.depth(queue text, tenant text default null) returns bigint
-language plpgsql stable security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
 as $$
 #variable_conflict use_column
 begin
@@ -46,7 +46,7 @@ $$
 -- next
 -- How many messages of a queue are ready now, exactly: due, free and not expired.
 create or replace function postrow.depth_pending(queue text, tenant text default null) returns bigint
-language plpgsql stable security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
 as $$
 #variable_conflict use_column
 declare
@@ -70,7 +70,7 @@ $$
 -- next
 -- When the next free message of a queue is due (in the past: now); null when there is none.
 create or replace function postrow.next_due(queue text) returns timestamptz
-language plpgsql volatile security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
 as $$
 #variable_conflict use_column
 begin
@@ -88,7 +88,7 @@ $$
 create or replace function postrow.status()
 returns table (queue text, tenant text, ready bigint, scheduled bigint, claimed bigint, dead bigint,
     oldest_ready timestamptz, handler text, workers bigint)
-language plpgsql volatile security definer set search_path = ''
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
@@ -128,7 +128,7 @@ $$
 -- letter, history), with `state` ready | scheduled | claimed | dead | done | unrouted, the row's columns, and
 -- `redriven_from` where it was a dead letter before.
 create or replace function postrow.show(id uuid, tenant text default null) returns setof jsonb
-language plpgsql volatile security definer set search_path = ''
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
@@ -156,7 +156,7 @@ $$
 -- The first messages of a queue as a claim would take them, without claiming: free ones by lane and due time.
 create or replace function postrow.peek(queue text, tenant text default null, "limit" int default 10)
 returns setof postrow.message
-language plpgsql volatile security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
 as $$
 #variable_conflict use_column
 begin

@@ -28,7 +28,7 @@ $$
 -- expires_at that has passed is dropped. The dead letter stays, resolved, and names the new id. Taps.
 -- Gives the new id. Locks the dead letter's row. Raises PW009.
 create or replace function postrow.redrive(id uuid, tenant text) returns uuid
-language plpgsql volatile security definer set search_path = ''
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
@@ -54,7 +54,7 @@ $$
 -- Decides a dead letter without sending it again: resolution `ignored` or `handled`, and a reason for the record.
 -- Locks its row. Raises PW003, PW009.
 create or replace function postrow.resolve(id uuid, tenant text, resolution text, reason text) returns void
-language plpgsql volatile security definer set search_path = ''
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin

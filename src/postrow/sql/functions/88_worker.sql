@@ -1,6 +1,6 @@
 -- A worker says that it lives; its row is its own. Who calls it: the worker's heartbeat, every few seconds.
 create or replace function postrow.beat(id uuid, name text, host text, pid int, queues text[], version text) returns void
-language plpgsql volatile security definer set search_path = ''
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
@@ -16,7 +16,7 @@ $$
 -- next
 -- A worker says that it has stopped.
 create or replace function postrow.leave(id uuid) returns void
-language plpgsql volatile security definer set search_path = ''
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin

@@ -6,7 +6,7 @@ create or replace function postrow.publish(
     group_key text default null, expires_at timestamptz default null, headers jsonb default null,
     id uuid default null
 ) returns table (subscriber_queue text, message_id uuid)
-language plpgsql volatile security definer set search_path = ''
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform postrow.not_yet('publish');
@@ -17,7 +17,7 @@ $$
 create or replace function postrow.once(
     key text, scope text default '', tenant text default 'default', keep interval default '30 days'
 ) returns boolean
-language plpgsql volatile security definer set search_path = ''
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform postrow.not_yet('once');

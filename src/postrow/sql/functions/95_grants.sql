@@ -1,5 +1,7 @@
 -- Who may do what. `public` may execute nothing; the roles are there if the migrating role could make them (0002).
--- Functions that cross a privilege run as their owner with an empty search_path; internal ones are granted to nobody.
+-- Functions that cross a privilege run as their owner, with search_path = pg_catalog, pg_temp: an empty one would
+-- search the caller's temporary schema first, and a domain there called `text` runs its check as our owner. Internal
+-- functions are granted to nobody. consumer_of and setting run as the caller, for roles that may read the tables.
 revoke all on all functions in schema postrow from public
 
 -- next
@@ -19,8 +21,8 @@ begin
             array['claim', 'claim_lanes', 'lanes', 'release_claim', 'ack', 'fail', 'release', 'bury', 'extend',
                 'register_consumer', 'beat', 'leave', 'sweep']),
         (array['postrow_worker', 'postrow_admin', 'postrow_reader'],
-            array['depth', 'depth_pending', 'next_due', 'status', 'consumer_of', 'setting']),
-        (array['postrow_admin', 'postrow_reader'], array['show', 'peek']),
+            array['depth', 'depth_pending', 'next_due', 'status']),
+        (array['postrow_admin', 'postrow_reader'], array['show', 'peek', 'consumer_of', 'setting']),
         (array['postrow_admin'], array['redrive', 'resolve', 'configure', 'unregister_consumer']),
         (array['postrow_producer', 'postrow_worker', 'postrow_admin', 'postrow_reader'],
             array['clock', 'schema_version'])

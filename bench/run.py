@@ -1,0 +1,276 @@
+"""The benchmark: `make bench`, or with the numbers of some workloads only: `python bench/run.py drain latency`.
+
+Each workload runs three times on a fresh database of one private, durable server; the table has the medians. Ratios are of
+figures from the same run, alternating, since machines are shared and drift.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+import postrow
+from postrow import migrate
+from postrow.embedded import Server
+
+HERE = Path(__file__).parent
+PAYLOAD = {"k": "x" * 130, "n": 1234567}  # 150 bytes as JSON
+CHUNK = 10_000
+
+
+def fill(conn, queue, count, **options):
+    """Put messages in, and give how many a second went in (client and server together)."""
+    began = time.perf_counter()
+    for start in range(0, count, CHUNK):
+        postrow.enqueue_many(conn, queue, [PAYLOAD] * min(CHUNK, count - start), **options)
+        conn.commit()
+    return count / (time.perf_counter() - began)
+
+
+@contextmanager
+def database(server):
+    name = f"bench_{time.monotonic_ns()}"
+    with psycopg.connect(server.dsn(), autocommit=True) as admin:
+        admin.execute(f"create database {name}")
+        migrate.apply(server.dsn(name))
+        yield server.dsn(name)
+        admin.execute(f"drop database {name} with (force)")
+
+
+@contextmanager
+def worker(dsn, queue):
+    """A worker process; its lines of output come from `.stdout`."""
+    process = subprocess.Popen(
+        [sys.executable, HERE / "worker_app.py", queue],
+        env={**os.environ, "POSTROW_DSN": dsn},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def wait_until(conn, statement, expected, deadline=300):
+    end = time.monotonic() + deadline
+    while True:
+        found = conn.execute(statement).fetchone()[0]
+        conn.rollback()
+        if found == expected:
+            return
+        if time.monotonic() > end:
+            raise SystemExit(f"gave up: {statement} is {found}, not {expected}")
+        time.sleep(0.1)
+
+
+def drained(dsn, count):
+    """Messages a second of one worker process over `count` waiting messages: from its first claim to its last ack."""
+    with psycopg.connect(dsn) as conn, worker(dsn, "noop"):
+        wait_until(conn, "select count(*) from postrow.history where queue = 'noop'", count)
+        seconds = conn.execute(
+            "select extract(epoch from max(finished_at) - min(started_at))::float8 from postrow.history where queue = 'noop'"
+        ).fetchone()[0]
+        conn.execute("truncate postrow.history")
+        conn.commit()
+    return count / seconds
+
+
+PGBENCH_SCRIPT = """
+select coalesce(array_agg(c.tenant), '{}') as t, coalesce(array_agg(c.id), '{}') as i, coalesce(array_agg(c.claim_token), '{}') as k from postrow.claim_lanes('noop', '{default}', '{0}', '{null}', 500, 500, lease => '60 s', worker => 'pgbench') c where c.id is not null \\gset
+select count(*) from postrow.ack(':t', ':i', ':k', wait => false);
+"""
+
+
+def pgbench(server):
+    found = shutil.which("pgbench", path=f"{server.bin_dir}:{os.environ['PATH']}") or next(
+        (str(path) for path in sorted(Path("/usr/lib/postgresql").glob("*/bin/pgbench"))), None
+    )
+    if found is None:
+        raise SystemExit("pgbench is missing: apt-get install postgresql-contrib")
+    return found
+
+
+def drained_by_pgbench(server, dsn, count):
+    """The same messages through the same functions, without a worker: one pgbench client."""
+    with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
+        script.write(PGBENCH_SCRIPT)
+        script.flush()
+        done = subprocess.run(
+            [pgbench(server), "-n", "-c", "1", "-t", str(count // 500), "-f", script.name, dsn],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    rate = float(re.search(r"tps = ([\d.]+)", done.stdout)[1])
+    with psycopg.connect(dsn) as conn:
+        left = conn.execute("select count(*) from postrow.message where queue = 'noop' and priority = 0").fetchone()[0]
+        if left:
+            raise SystemExit(f"pgbench left {left} messages")
+        conn.execute("truncate postrow.history")
+    return rate * 500
+
+
+def drain(server, count=50_000):
+    with database(server) as dsn, psycopg.connect(dsn) as conn:
+        fill(conn, "noop", count)
+        bare = drained_by_pgbench(server, dsn, count)
+        fill(conn, "noop", count)
+        ours = drained(dsn, count)
+    return {"worker, messages/s": ours, "pgbench, messages/s": bare, "worker / pgbench": ours / bare}
+
+
+def bulk(server, count=10_000):
+    with database(server) as dsn, psycopg.connect(dsn) as conn:
+        rates = []
+        for _ in range(10):
+            began = time.perf_counter()
+            postrow.enqueue_many(conn, "noop", [PAYLOAD] * count)
+            conn.commit()
+            rates.append(count / (time.perf_counter() - began))
+    return {"enqueue_many of 10,000, messages/s": statistics.median(rates)}
+
+
+def latency(server, rate=100, seconds=15):
+    """Milliseconds from the producer's commit to the handler's first line, one worker that has nothing else to do."""
+    committed = {}
+    started = {}
+    with database(server) as dsn, psycopg.connect(dsn) as conn, worker(dsn, "stamped") as process:
+
+        def read():
+            for line in process.stdout:
+                n, at = json.loads(line)
+                started[n] = at
+
+        threading.Thread(target=read, daemon=True).start()
+        postrow.enqueue(conn, "stamped", {"n": -1})
+        conn.commit()
+        while not started:
+            time.sleep(0.01)
+        time.sleep(2)
+        next_at = time.perf_counter()
+        for n in range(rate * seconds):
+            postrow.enqueue(conn, "stamped", {"n": n})
+            conn.commit()
+            committed[n] = time.time()
+            next_at += 1 / rate
+            time.sleep(max(0, next_at - time.perf_counter()))
+        end = time.monotonic() + 30
+        while len(started) <= rate * seconds and time.monotonic() < end:
+            time.sleep(0.01)
+    waits = sorted((started[n] - committed[n]) * 1000 for n in committed)
+    return {
+        "latency at 100/s, p50 ms": waits[len(waits) // 2],
+        "latency at 100/s, p99 ms": waits[int(len(waits) * 0.99)],
+        "latency at 100/s, max ms": waits[-1],
+    }
+
+
+def scheduled(server, count=50_000, tomorrow=1_000_000):
+    """The drain, empty and with a million messages of the same queue and lane scheduled for tomorrow."""
+    with database(server) as dsn, psycopg.connect(dsn) as conn:
+        fill(conn, "noop", count)
+        empty = drained(dsn, count)
+        conn.execute(
+            "insert into postrow.message (tenant, id, queue, priority, payload, enqueued_at, available_at) "
+            "select 'default', postrow.uuid7(), 'noop', 0, '{\"a\": 1}', clock_timestamp(), "
+            "clock_timestamp() + interval '1 day' + g * interval '1 ms' from generate_series(1, %s) g",
+            [tomorrow],
+        )
+        conn.commit()
+        fill(conn, "noop", count)
+        full = drained(dsn, count)
+    return {"drain with a million scheduled / empty": full / empty}
+
+
+def held(server, backlog=100_000, rate=2_000, seconds=120):
+    """A steady load, then claims' speed in the second minute of a REPEATABLE READ transaction with an xid held open.
+
+    The load goes on through an old backlog that was drained after the snapshot was taken. Speed is that of a drain of
+    20,000 messages put in at once, before the snapshot and in its second minute.
+    """
+    burst = 20_000
+    with database(server) as dsn, psycopg.connect(dsn) as conn, psycopg.connect(dsn) as reader:
+        with worker(dsn, "noop"):
+
+            def burst_rate():
+                conn.execute("truncate postrow.history") if not holding else None
+                conn.commit()
+                mark = conn.execute("select clock_timestamp()").fetchone()[0]
+                conn.rollback()
+                postrow.enqueue_many(conn, "noop", [PAYLOAD] * burst)
+                conn.commit()
+                wait_until(conn, "select count(*) from postrow.message", 0)
+                seconds = conn.execute(
+                    "select extract(epoch from max(finished_at) - min(started_at))::float8 from postrow.history "
+                    "where enqueued_at >= %s",
+                    [mark],
+                ).fetchone()[0]
+                conn.rollback()
+                return burst / seconds
+
+            holding = False
+            before = statistics.median(burst_rate() for _ in range(5))
+            reader.execute("set transaction isolation level repeatable read")
+            reader.execute("create temporary table held_open (n int)")  # assigns an xid
+            reader.execute("select count(*) from postrow.message")
+            holding = True
+            fill(conn, "noop", backlog)
+            began = time.monotonic()
+            rates = []
+            while time.monotonic() - began < seconds:
+                fill(conn, "noop", rate // 2)
+                time.sleep(0.5)
+                if time.monotonic() - began > seconds / 2 and len(rates) < 5:
+                    wait_until(conn, "select count(*) from postrow.message", 0)
+                    rates.append(burst_rate())
+            after = statistics.median(rates)
+            reader.rollback()
+    return {"claims under a held snapshot, second minute / before": after / before}
+
+
+WORKLOADS = {"drain": drain, "bulk": bulk, "latency": latency, "scheduled": scheduled, "held": held}
+ONCE = {"held", "scheduled"}  # minutes long: they compare within themselves
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("workloads", nargs="*", choices=[[], *WORKLOADS], help="all of them if none is named")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--bin", type=Path, help="the folder of the server's programs")
+    parser.add_argument("--smoke", action="store_true", help="small numbers, once: does it run at all?")
+    options = parser.parse_args()
+    names = options.workloads or list(WORKLOADS)
+    small = {"drain": {"count": 2000}, "latency": {"seconds": 1}, "scheduled": {"count": 2000, "tomorrow": 1000}}
+    small["held"] = {"backlog": 1000, "rate": 200, "seconds": 4}
+    results = {}
+    with Server(bin_dir=options.bin, settings={"shared_buffers": "256MB", "max_wal_size": "4GB"}) as server:
+        for turn in range(1 if options.smoke else options.runs):
+            for name in names:
+                if turn and name in ONCE:
+                    continue
+                print(f"{name}, run {turn + 1} ...", file=sys.stderr, flush=True)
+                for key, value in WORKLOADS[name](server, **(small.get(name, {}) if options.smoke else {})).items():
+                    results.setdefault(key, []).append(value)
+        version = server.version
+    print(f"\nPostgres {version}, {os.cpu_count()} cores, Python {sys.version.split()[0]}\n")
+    print("| what | median | runs |\n|---|---:|---|")
+    for key, values in results.items():
+        shown = [f"{value:,.0f}" if value >= 100 else f"{value:.2f}" for value in [statistics.median(values), *values]]
+        print(f"| {key} | {shown[0]} | {', '.join(shown[1:])} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""`postrow worker`: run an app's handlers."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from postrow.app import DSN_VARIABLE, App
+from postrow.cli import arguments, database, logs
+from postrow.cli.loading import Target, load_app
+from postrow.errors import BadArgumentError
+
+log = logging.getLogger("postrow.cli")
+
+
+class Transport(StrEnum):
+    """How a worker learns of new messages."""
+
+    tap = "tap"
+    poll = "poll"
+
+
+Dsn = Annotated[  # not read from the environment here: App() does, and an App with a DSN of its own does not
+    str | None,
+    typer.Option(
+        "--dsn",
+        metavar="DSN",
+        help=f"The database, for an app that names none: App(). Default: {DSN_VARIABLE}.",
+        show_default=False,
+    ),
+]
+Queues = Annotated[
+    str | None,
+    typer.Option("--queues", metavar="A,B", help="Only these queues of the app; all, if left out.", show_default=False),
+]
+Grace = Annotated[
+    timedelta,
+    typer.Option(
+        "--grace",
+        parser=arguments.duration,
+        metavar="DURATION",
+        help="What running handlers have after SIGTERM.",
+        show_default="30s",
+    ),
+]
+
+
+def register(program: typer.Typer) -> None:
+    """Add the command."""
+    program.command("worker")(worker)
+
+
+def worker(
+    *,
+    target: Target,
+    dsn: Dsn = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="A stable name, for targeted messages and the record. Default: host and pid."
+        ),
+    ] = None,
+    queues: Queues = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Messages at once in this process. Default: the sum of its queues'."),
+    ] = None,
+    transport: Annotated[
+        Transport, typer.Option(help="tap: LISTEN, and look now and then; poll: only look.")
+    ] = Transport.tap,
+    listen_dsn: Annotated[
+        str | None,
+        typer.Option(metavar="DSN", help="A direct connection for LISTEN, where --dsn goes through a pooler."),
+    ] = None,
+    poll_interval: Annotated[
+        timedelta,
+        typer.Option(
+            parser=arguments.duration,
+            metavar="DURATION",
+            help="How often it looks when nothing taps.",
+            show_default="1s",
+        ),
+    ] = timedelta(seconds=1),
+    grace: Grace = timedelta(seconds=30),
+    health: Annotated[
+        tuple[str, int] | None,
+        typer.Option(
+            parser=arguments.address,
+            metavar="[HOST:]PORT",
+            help="Serve /live and /ready for an orchestrator; on loopback if no host is given.",
+        ),
+    ] = None,
+    sweep: Annotated[
+        bool, typer.Option("--sweep/--no-sweep", help="Take part in the sweep; at least one process has to.")
+    ] = True,
+    log_level: logs.Level = logs.LogLevel.info,
+    log_format: logs.Format = logs.LogFormat.text,
+) -> None:
+    """Run the handlers of an app, until SIGTERM or Ctrl-C.
+
+    It claims messages of the app's queues. When it is stopped it takes nothing more, gives back what has not
+    started, and lets running handlers finish within the grace; a second signal ends it at once.
+    """
+    from postrow.worker import Worker  # noqa: PLC0415  # the other commands need none of it
+
+    logs.start(log_level, log_format)
+    app = app_on(target, dsn)
+    chosen = None if queues is None else arguments.queue_list(queues, queue_names(app))
+    runs = Worker(
+        app,
+        name=name,
+        queues=chosen,
+        concurrency=concurrency,
+        transport=transport.value,
+        listen_dsn=listen_dsn,
+        poll_interval=poll_interval.total_seconds(),
+        grace=grace.total_seconds(),
+        health=health,
+        sweep=sweep,
+    )
+    log.info(
+        "worker %s listens on: %s; database %s", runs.name, listed(chosen or queue_names(app)), database.name(app.dsn)
+    )
+    try:
+        with database.reaching(app.dsn):
+            code = runs.run()
+    except OSError as error:
+        if health is None:
+            raise
+        raise BadArgumentError(
+            f"cannot serve --health on {health[0]}:{health[1]}: {error.strerror or error}",
+            hint="Give a free port, and an address of this machine.",
+        ) from error
+    raise typer.Exit(code)
+
+
+def app_on(target: str, dsn: str | None) -> App:
+    """The app that `target` names, on the database `dsn` if one is given.
+
+    Raises:
+        BadArgumentError: the app cannot be loaded, has no database, or names another one itself.
+    """
+    if dsn:
+        os.environ[DSN_VARIABLE] = dsn = database.resolve(dsn)
+    app = load_app(target)
+    outside = os.environ.get(DSN_VARIABLE, "")
+    if app.dsn != outside and outside and not outside.startswith("embedded:"):
+        own = database.name(app.dsn)
+        if dsn:
+            raise BadArgumentError(
+                f"the app {target} names a database itself ({own}), and --dsn is another one",
+                hint="Write App() in it and give the DSN outside; or leave --dsn out.",
+            )
+        log.warning("the app names a database itself, %s: %s is not used", own, DSN_VARIABLE)
+    return app
+
+
+def queue_names(app: App) -> list[str]:
+    """The queues that the app has handlers for."""
+    return sorted({queue for queue, _tenant in app.consumers})
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in one line."""
+    return ", ".join(names)

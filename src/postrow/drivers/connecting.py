@@ -1,0 +1,61 @@
+"""Connections of our own, by psycopg: how they are opened, and what is said when they cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from postrow.errors import DatabaseUnreachableError
+
+HINT = "Check that the server runs and that the DSN is right, then try again."
+
+
+def connect(dsn: str, *, name: str) -> psycopg.Connection[Any]:
+    """A connection in autocommit mode.
+
+    `name` is its application_name, if neither the DSN nor PGAPPNAME gives one. It prepares no statements, so that
+    a pooler in transaction mode can stand in between.
+
+    Raises:
+        DatabaseUnreachableError: with the reason, without the password.
+    """
+    try:
+        return psycopg.connect(dsn, autocommit=True, prepare_threshold=None, fallback_application_name=name)
+    except psycopg.Error as error:
+        reason = unreachable(dsn, error)
+    raise reason  # outside of the handler: the driver's own error may show the DSN
+
+
+async def connect_async(dsn: str, *, name: str) -> psycopg.AsyncConnection[Any]:
+    """`connect`, for an event loop."""
+    try:
+        return await psycopg.AsyncConnection.connect(
+            dsn, autocommit=True, prepare_threshold=None, fallback_application_name=name
+        )
+    except psycopg.Error as error:
+        reason = unreachable(dsn, error)
+    raise reason
+
+
+def unreachable(dsn: str, error: psycopg.Error) -> DatabaseUnreachableError:
+    """What to raise for a connection that could not be made; it never holds the password.
+
+    The database's own words do not hold it, but a DSN that is read wrongly has parts of it anywhere: then there are no
+    words of the driver's.
+    """
+    try:
+        parts = conninfo_to_dict(dsn)
+    except psycopg.Error:
+        parts = None
+    if parts is None or any("@" in str(parts.get(key, "")) for key in ("host", "hostaddr", "port", "dbname")):
+        return DatabaseUnreachableError(
+            "the DSN cannot be read.",
+            hint="Write postgresql://user:password@host:port/database, with %40 for an @ in the password, %2F for a / "
+            "and %25 for a %.",
+        )
+    port = str(parts.get("port", ""))
+    if port and not port.replace(",", "").isdigit():
+        return DatabaseUnreachableError("the DSN's port is not a number.", hint=HINT)
+    return DatabaseUnreachableError(f"cannot connect to the database: {' '.join(str(error).split())}", hint=HINT)

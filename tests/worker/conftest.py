@@ -1,0 +1,191 @@
+"""A worker on a thread of the test's own process, on a database of the test's own."""
+
+import logging
+import threading
+import time
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import namedtuple_row
+from psycopg.types.json import Jsonb
+
+from postrow import App, Constant
+from postrow.worker import Worker
+
+SOON = Constant(base=0.05, cap=0.05)  # a retry that a test can wait for
+
+
+class Running:
+    """A worker that runs on a thread."""
+
+    def __init__(self, app, **options):
+        options.setdefault("name", "w1")
+        options.setdefault("poll_interval", 0.2)
+        options.setdefault("grace", 5.0)
+        self.worker = Worker(app, **options)
+        self.code = None
+        self.error = None
+        self._thread = threading.Thread(target=self._run, name="the-worker", daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        try:
+            self.code = self.worker.run()
+        except BaseException as error:
+            self.error = error
+
+    @property
+    def ended(self):
+        return not self._thread.is_alive()
+
+    def stop(self, *, within=20.0):
+        """Stop it, and wait for its end; the seconds that took."""
+        began = time.monotonic()
+        self.worker.stop()
+        self._thread.join(within)
+        assert self.ended, f"the worker did not stop within {within} s"
+        if self.error is not None:
+            raise self.error
+        return time.monotonic() - began
+
+    def end(self):
+        """The error that it ended with by itself, or its code."""
+        self._thread.join(20)
+        assert self.ended, "the worker did not end"
+        error, self.error = self.error, None
+        return error if error is not None else self.code
+
+
+class Database:
+    """What tests ask the database, and do to it, on a connection of their own."""
+
+    def __init__(self, dsn, admin_dsn):
+        self.dsn = dsn
+        self.name = conninfo_to_dict(dsn)["dbname"]
+        self.conn = psycopg.connect(dsn, autocommit=True, row_factory=namedtuple_row, application_name="the test")
+        self.admin = psycopg.connect(admin_dsn, autocommit=True)
+
+    def rows(self, statement, params=None):
+        cursor = self.conn.execute(statement, params)
+        return cursor.fetchall() if cursor.description else []
+
+    def value(self, statement, params=None):
+        (row,) = self.rows(statement, params)
+        return row[0]
+
+    def put(self, queue="q", payload=1, **options):
+        """Enqueue one message, by SQL, and give its id."""
+        more = "".join(f", {name} => %({name})s" for name in options)
+        return self.value(
+            f"select id from postrow.enqueue(%(queue)s, %(payload)s{more})",
+            {"queue": queue, "payload": Jsonb(payload), **options},
+        )
+
+    def put_many(self, payloads, queue="q", **options):
+        more = "".join(f", {name} => %({name})s" for name in options)
+        self.rows(
+            f"select count(*) from postrow.enqueue_many(%(queue)s, %(messages)s{more})",
+            {"queue": queue, "messages": Jsonb([{"payload": payload} for payload in payloads]), **options},
+        )
+
+    def message(self, id_):
+        found = self.rows("select * from postrow.message where id = %s", [id_])
+        return found[0] if found else None
+
+    def history(self, id_):
+        found = self.rows("select * from postrow.history where id = %s", [id_])
+        return found[0] if found else None
+
+    def dead(self, id_):
+        found = self.rows("select * from postrow.dead_letter where id = %s", [id_])
+        return found[0] if found else None
+
+    def live(self):
+        """How many messages are not settled."""
+        return self.value("select count(*) from postrow.message")
+
+    def done(self):
+        """How many messages are in history."""
+        return self.value("select count(*) from postrow.history")
+
+    def backends(self, part=""):
+        """The pids of a worker's sessions."""
+        found = self.admin.execute(
+            "select pid from pg_stat_activity where datname = %s and application_name like %s",
+            [self.name, f"postrow {part}%"],
+        )
+        return [pid for (pid,) in found]
+
+    def terminate(self, part=""):
+        for pid in self.backends(part):
+            self.admin.execute("select pg_terminate_backend(%s)", [pid])
+
+    @contextmanager
+    def away(self):
+        """The database takes no connections, and has none."""
+        self.admin.execute(f"alter database {self.name} allow_connections false")
+        self.terminate()
+        yield
+        self.admin.execute(f"alter database {self.name} allow_connections true")
+
+    @contextmanager
+    def read_only(self):
+        """Each session of a worker can only read, old and new ones."""
+        self.admin.execute(f"alter database {self.name} set default_transaction_read_only = on")
+        self.terminate()
+        yield
+        self.admin.execute(f"alter database {self.name} reset default_transaction_read_only")
+
+    def close(self):
+        self.conn.close()
+        self.admin.close()
+
+
+@pytest.fixture
+def db(database, server):
+    it = Database(database, server.dsn())
+    yield it
+    it.close()
+
+
+@pytest.fixture
+def app(database):
+    it = App(database)
+    yield it
+    it.close()
+
+
+@pytest.fixture
+def start(app, db):
+    """Starts workers of `app` on threads; each is stopped at the end, and has ended then without an error."""
+    started = []
+
+    def begin(**options):
+        started.append(Running(app, **options))
+        return started[-1]
+
+    yield begin
+    for running in started:
+        running.worker.stop()
+    for running in started:
+        running.stop()
+
+
+@pytest.fixture
+def lines(caplog):
+    """The worker's log: a function that gives the messages with a text in them."""
+    caplog.set_level(logging.INFO, "postrow.worker")
+
+    def having(text, *, level=logging.INFO):
+        # a copy: the worker's threads write while this reads
+        records = [r for r in list(caplog.records) if r.name.startswith("postrow") and r.levelno >= level]
+        return [r.getMessage() for r in records if text in r.getMessage()]
+
+    return having
+
+
+@pytest.fixture
+def soon():
+    return SOON

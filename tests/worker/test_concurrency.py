@@ -1,0 +1,272 @@
+"""How many handlers run at once, how much is claimed ahead, and whose messages a handler gets."""
+
+import asyncio
+import threading
+
+import pytest
+
+import postrow
+from postrow.errors import BadArgumentError, ConsumerConflictError
+from postrow.worker import Worker
+
+
+class Gate:
+    """Handlers go in and wait until it opens; it knows the most that were in at once."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self.opened = threading.Event()
+        self.inside = self.most = self.passed = 0
+
+    def enter(self):
+        with self._lock:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+
+    def leave(self):
+        with self._lock:
+            self.inside -= 1
+            self.passed += 1
+
+    def pass_sync(self, _message):
+        self.enter()
+        self.opened.wait(20)
+        self.leave()
+
+    async def pass_async(self, _message):
+        self.enter()
+        while not self.opened.is_set():
+            await asyncio.sleep(0.005)
+        self.leave()
+
+
+@pytest.fixture
+def gate():
+    it = Gate()
+    yield it
+    it.opened.set()
+
+
+@pytest.fixture(params=["pass_async", "pass_sync"])
+def through(request, gate):
+    """The gate as a handler: an async one, or a sync one."""
+    return getattr(gate, request.param)
+
+
+def claimed(db):
+    return db.value("select count(*) from postrow.message where claim_token is not null")
+
+
+def looked_again(db, wait_for):
+    """The worker's claimer has been to the database once more."""
+    before = db.value("select max(query_start) from pg_stat_activity where application_name = 'postrow claimer'")
+    wait_for(
+        lambda: db.value(
+            "select max(query_start) > %s and bool_and(state = 'idle') from pg_stat_activity "
+            "where application_name = 'postrow claimer'",
+            [before],
+        )
+    )
+
+
+def test_a_queue_runs_as_many_as_its_concurrency_and_claims_no_more(app, db, start, wait_for, gate, through):
+    app.queue("q").consumer(concurrency=3, name="handler")(through)
+    db.put_many(range(20))
+    start()
+    wait_for(lambda: gate.inside == 3)
+    assert claimed(db) == 3
+    db.put("q", 21)
+    assert db.value("select count(*) from postrow.message where attempt > 0") == 3
+    gate.opened.set()
+    wait_for(lambda: db.live() == 0)
+    assert (gate.most, gate.passed) == (3, 21)
+
+
+def test_a_process_runs_as_many_as_its_own_concurrency(app, db, start, wait_for, gate, through):
+    for name in ("a", "b", "c"):
+        app.queue(name).consumer(concurrency=4, name="handler")(through)
+        db.put_many(range(8), queue=name)
+    start(concurrency=5)
+    wait_for(lambda: gate.inside == 5)
+    assert claimed(db) == 5
+    gate.opened.set()
+    wait_for(lambda: db.live() == 0)
+    assert (gate.most, gate.passed) == (5, 24)
+
+
+def test_a_full_queue_does_not_hold_up_another(app, db, start, wait_for, gate):
+    app.queue("full").consumer(concurrency=2, name="stuck")(gate.pass_async)
+
+    @app.queue("other").consumer()
+    async def quick(_message):
+        pass
+
+    db.put_many(range(10), queue="full")
+    start(poll_interval=60)
+    wait_for(lambda: gate.inside == 2)
+    db.put_many(range(30), queue="other")
+    wait_for(lambda: db.done() == 30)
+    assert gate.inside == 2
+
+
+def test_only_the_named_queues_are_served(app, db, start, wait_for):
+    for name in ("a", "b"):
+
+        @app.queue(name).consumer(name="handler")
+        async def handle(_message):
+            pass
+
+    left, done = db.put("b"), db.put("a")
+    start(queues=["a"])
+    wait_for(lambda: db.history(done))
+    assert db.message(left).attempt == 0
+    assert db.rows("select queue from postrow.consumer") == [("a",)]
+
+
+def test_a_tenants_own_consumer_gets_its_messages_and_the_other_all_the_rest(app, db, start, wait_for):
+    seen = {"all": [], "acme": []}
+
+    @app.queue("q").consumer(name="all")
+    async def for_all(message):
+        seen["all"].append(message.tenant)
+
+    @app.queue("q").consumer(name="acme", tenant="acme")
+    async def for_acme(message):
+        seen["acme"].append(message.tenant)
+
+    start(poll_interval=60)
+    for _ in range(5):
+        for tenant in ("acme", "zeta", "default", "beta"):
+            db.put(tenant=tenant)
+    wait_for(lambda: db.live() == 0)
+    assert seen["acme"] == ["acme"] * 5
+    assert sorted(seen["all"]) == ["beta"] * 5 + ["default"] * 5 + ["zeta"] * 5
+
+
+def test_a_worker_with_only_a_tenants_consumer_leaves_the_others_alone(app, db, start, wait_for):
+    @app.queue("q").consumer(name="acme", tenant="acme")
+    async def for_acme(_message):
+        pass
+
+    other, own = db.put(tenant="zeta"), db.put(tenant="acme")
+    start()
+    wait_for(lambda: db.history(own))
+    looked_again(db, wait_for)
+    assert db.message(other).attempt == 0
+
+
+def test_a_tenants_consumer_gets_no_message_of_another_that_is_targeted_at_its_worker(app, db, start, wait_for):
+    seen = {"all": [], "acme": []}
+
+    @app.queue("q").consumer(name="all")
+    async def for_all(message):
+        seen["all"].append(message.tenant)
+
+    @app.queue("q").consumer(name="acme", tenant="acme")
+    async def for_acme(message):
+        seen["acme"].append(message.tenant)
+
+    for _ in range(5):
+        for tenant in ("acme", "zeta"):
+            db.put(tenant=tenant, target="w1")
+    start()
+    wait_for(lambda: db.live() == 0)
+    assert seen == {"all": ["zeta"] * 5, "acme": ["acme"] * 5}
+
+
+@pytest.mark.xfail(strict=True, reason="claim_lanes gives what is targeted at the worker, of whatever tenant")
+def test_a_worker_with_only_a_tenants_consumer_leaves_messages_of_others_that_are_targeted_at_it(
+    app, db, start, wait_for
+):
+    @app.queue("q").consumer(name="acme", tenant="acme")
+    async def for_acme(_message):
+        pass
+
+    other, own = db.put(tenant="zeta", target="w1"), db.put(tenant="acme", target="w1")
+    start()
+    wait_for(lambda: db.history(own))
+    looked_again(db, wait_for)
+    assert db.message(other) is not None
+
+
+def test_a_targeted_message_goes_to_the_worker_of_that_name_only(app, db, start, wait_for):
+    @app.queue("q").consumer()
+    async def handle(_message):
+        pass
+
+    start(name="w1")
+    second = db.put(target="w2")
+    first = db.put(target="w1")
+    anybody = db.put()
+    wait_for(lambda: db.history(first) and db.history(anybody))
+    looked_again(db, wait_for)
+    assert db.message(second).attempt == 0
+    start(name="w2")
+    wait_for(lambda: db.history(second))
+    assert db.history(second).claimed_by == "w2"
+
+
+def test_another_handler_for_a_queue_that_has_one_is_refused_at_the_start(app, db, start):
+    db.rows("select postrow.register_consumer('q', 'the_present_one')")
+
+    @app.queue("q").consumer()
+    async def another(_message):
+        pass
+
+    error = start().end()
+    assert isinstance(error, ConsumerConflictError)
+    assert "the_present_one" in str(error)
+    db.rows("select postrow.register_consumer('q', 'another', replace => true)")
+
+
+def test_replicas_of_one_handler_share_its_messages_and_run_each_once(app, db, start, wait_for):
+    ran = []
+
+    @app.queue("q").consumer(concurrency=5)
+    async def handle(message):
+        ran.append(message.payload)
+        await asyncio.sleep(0.002)
+
+    for n in range(3):
+        start(name=f"w{n}")
+    db.put_many(range(300))
+    wait_for(lambda: db.done() == 300)
+    assert sorted(ran) == list(range(300))
+    assert db.value("select count(distinct claimed_by) from postrow.history") == 3
+
+
+def test_a_worker_says_that_it_lives_and_takes_its_leave(app, db, start, wait_for):
+    @app.queue("q").consumer()
+    async def handle(_message):
+        pass
+
+    running = start(name="laptop-7")
+    row = wait_for(lambda: db.rows("select name, queues, version from postrow.worker"))[0]
+    assert (row.name, row.queues, row.version) == ("laptop-7", ["q"], postrow.__version__)
+    running.stop()
+    assert db.rows("select 1 from postrow.worker") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"queues": ["nope"]}, "nope"),
+        ({"queues": []}, "empty"),
+        ({"transport": "pigeon"}, "pigeon"),
+        ({"poll_interval": 0}, "poll_interval"),
+        ({"grace": -1}, "grace"),
+        ({"concurrency": 0}, "concurrency"),
+    ],
+)
+def test_a_value_outside_its_range_is_refused_before_anything_starts(app, options, word):
+    @app.queue("q").consumer()
+    async def handle(_message):
+        pass
+
+    with pytest.raises(BadArgumentError, match=word):
+        Worker(app, **options)
+
+
+def test_an_app_without_handlers_has_no_worker(app):
+    with pytest.raises(BadArgumentError, match="no handlers"):
+        Worker(app)
