@@ -255,6 +255,15 @@ class Functions:
             self.rows(function, **arguments)
         return caught.value
 
+    def sqlstate(self, function, **arguments):
+        """The SQLSTATE of a call: 00000 when it succeeds. The transaction goes on."""
+        try:
+            with self.conn.transaction():
+                self.rows(function, **arguments)
+        except psycopg.Error as error:
+            return error.sqlstate
+        return "00000"
+
     def put(self, queue="q", payload=1, **options):
         """Enqueue one message and give its id."""
         return self.row("enqueue", queue=queue, payload=payload, **options).id

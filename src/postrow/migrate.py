@@ -46,8 +46,7 @@ class Plan:
 
 def version(conn: psycopg.Connection[Any]) -> tuple[int, int] | None:
     """The schema's major and minor version in this database; None where there is no schema."""
-    found = _rows(conn, "select to_regprocedure('postrow.schema_version()') is not null")
-    if not found[0][0]:
+    if not _exists(conn, "pg_proc", "pro", "schema_version"):
         return None
     major, minor = str(_rows(conn, "select postrow.schema_version()")[0][0]).split(".")
     return int(major), int(minor)
@@ -76,7 +75,7 @@ def verify(present: tuple[int, int] | None, *, needed: tuple[int, int] = SCHEMA_
 def plan(conn: psycopg.Connection[Any]) -> Plan:
     """What `apply` would do now. Leaves no transaction open on an autocommit connection."""
     present = version(conn)
-    if not _rows(conn, "select to_regclass('postrow.migration') is not null")[0][0]:
+    if not _exists(conn, "pg_class", "rel", "migration"):
         return Plan(None, files.migrations(), files.functions())
     applied = dict(_rows(conn, "select version, checksum from postrow.migration"))
     for file in files.migrations():
@@ -125,11 +124,12 @@ def apply(dsn: str, *, wait: float = 60.0, notice: Callable[[str], None] = _log.
         conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         conn.add_notice_handler(lambda diag: notice(diag.message_primary or ""))
         try:
-            todo = plan(conn)
+            with _settled(conn):
+                todo = plan(conn)
             if todo.present is not None and todo.present[0] > SCHEMA_VERSION[0]:
                 verify(todo.present)
-            while not plan(conn).empty:
-                _retry(conn, _step, deadline)
+            while _retry(conn, _step, deadline):
+                pass
             while _retry(conn, _partition, deadline):
                 pass
         except psycopg.errors.InsufficientPrivilege as error:
@@ -173,6 +173,18 @@ def sql(from_: int = 0, to: int | None = None) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _exists(conn: psycopg.Connection[Any], catalog: str, prefix: str, name: str) -> bool:
+    """Whether our schema has this relation or function, by a query of the catalog.
+
+    Not by to_regclass: that looks into the session's cache, where "there is none" may have stood since before the lock.
+    """
+    statement = (
+        f"select from pg_catalog.{catalog} c join pg_catalog.pg_namespace n on n.oid = c.{prefix}namespace "
+        f"where n.nspname = 'postrow' and c.{prefix}name = '{name}'"
+    )
+    return bool(_rows(conn, statement))
+
+
 def _has_role_without_grants(conn: psycopg.Connection[Any]) -> bool:
     """Whether a role of ours was made after the grants."""
     names = ", ".join(f"'{role}'" for role in ROLES)
@@ -182,6 +194,9 @@ def _has_role_without_grants(conn: psycopg.Connection[Any]) -> bool:
 
 def _step(conn: psycopg.Connection[Any]) -> bool:
     """The next migration, or all function files: one transaction. True: there may be more."""
+    with _settled(conn):
+        if plan(conn).empty:
+            return False
     with _locked(conn):
         todo = plan(conn)  # again, under the lock: another process may have done it
         if todo.migrations:
@@ -194,7 +209,9 @@ def _step(conn: psycopg.Connection[Any]) -> bool:
 
 
 def _partition(conn: psycopg.Connection[Any]) -> bool:
-    return any(row[2] for row in _rows(conn, "select step, done, more from postrow.sweep('history')"))
+    """One day's partition of the history. True: there may be more."""
+    with _settled(conn):
+        return any(row[2] for row in _rows(conn, "select step, done, more from postrow.sweep('history')"))
 
 
 def _retry(conn: psycopg.Connection[Any], step: Any, deadline: float) -> bool:
@@ -212,14 +229,21 @@ def _retry(conn: psycopg.Connection[Any], step: Any, deadline: float) -> bool:
             time.sleep(random.uniform(0.05, 0.2))  # noqa: S311  # jitter, not a secret
 
 
-# a database's or a role's own settings must not reach into a migration
 _SETTINGS = ("set local search_path = ''", "set local statement_timeout = 0")
 
 
 @contextmanager
-def _locked(conn: psycopg.Connection[Any]) -> Iterator[None]:
+def _settled(conn: psycopg.Connection[Any]) -> Iterator[None]:
+    """A transaction that a database's or a role's own settings do not reach into."""
     with conn.transaction():
-        _run(conn, *_SETTINGS, f"set local lock_timeout = '{LOCK_TIMEOUT}'")
+        _run(conn, *_SETTINGS)
+        yield
+
+
+@contextmanager
+def _locked(conn: psycopg.Connection[Any]) -> Iterator[None]:
+    with _settled(conn):
+        _run(conn, f"set local lock_timeout = '{LOCK_TIMEOUT}'")
         if not _rows(conn, "select pg_try_advisory_xact_lock({}, {})".format(*LOCK_KEYS))[0][0]:
             raise LockNotAvailableError("another process migrates")
         yield

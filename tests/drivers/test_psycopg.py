@@ -187,18 +187,28 @@ async def test_a_connection_from_a_pool_is_a_handle(driver, committed, done, ent
     assert stored() == [1]
 
 
-async def test_a_cancelled_call_leaves_the_decision_to_the_caller(committed, sessions, stored, wait_for):
+async def until_blocked(conn, task, monitor):
+    """Wait until the statement that the task runs on the connection waits for a lock."""
+    statement = "select 1 from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
+    try:
+        async with asyncio.timeout(20):
+            while not monitor.run(statement, [conn.info.backend_pid]):
+                assert not task.done(), task
+                await asyncio.sleep(0.005)
+    except BaseException:
+        task.cancel()
+        raise
+
+
+async def test_a_cancelled_call_leaves_the_decision_to_the_caller(committed, sessions, stored):
     chosen = uuid4()
     rival = sessions("rival")
     rival.run("begin")
     rival.run("select postrow.enqueue('q', '\"rival\"', id => %s)", [chosen])
     async with await psycopg.AsyncConnection.connect(committed) as conn:
         await postrow.enqueue(conn, "q", "before")
-        monitor = sessions("monitor")
-        waiting = "select from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
         task = asyncio.create_task(postrow.enqueue(conn, "q", "mine", id=chosen))
-        while not monitor.run(waiting, [conn.info.backend_pid]):
-            await asyncio.sleep(0.005)
+        await until_blocked(conn, task, sessions("monitor"))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -218,9 +228,7 @@ async def test_a_busy_connection_in_autocommit_mode_is_refused(committed, sessio
     gate.run("select pg_advisory_lock(815)")
     async with await psycopg.AsyncConnection.connect(committed, autocommit=True) as conn:
         task = asyncio.create_task(conn.execute("select pg_advisory_lock(815)"))
-        waiting = "select from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
-        while not monitor.run(waiting, [conn.info.backend_pid]):
-            await asyncio.sleep(0.005)
+        await until_blocked(conn, task, monitor)
         with pytest.raises(NotInTransactionError, match="busy"):
             await postrow.enqueue(conn, "q", 1)
         gate.run("select pg_advisory_unlock(815)")

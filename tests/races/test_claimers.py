@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from contextlib import suppress
 
 import psycopg
 import pytest
@@ -149,12 +150,10 @@ def test_claimers_in_strict_isolation_skip_what_the_other_has_locked(actors, mod
     first = ids(one.take(2))
     second = ids(two.impatient().take(2))
     one.commit()
-    committed = True
-    try:
+    committed = False
+    with suppress(psycopg.errors.SerializationFailure):  # it may ask for a retry; it may not claim twice
         two.commit()
-    except psycopg.Error as error:
-        assert error.sqlstate == "40001"  # it may ask for a retry; it may not claim twice
-        committed = False
+        committed = True
 
     assert not set(first) & set(second)
     left = len(one.take(10))

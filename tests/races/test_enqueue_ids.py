@@ -40,7 +40,7 @@ def test_the_second_waits_and_puts_its_own_when_the_rival_rolls_back(actors, mod
     assert late.value("depth", queue="q") == 1
 
 
-def test_of_five_callers_of_which_four_roll_back_one_message_is_left(actors):
+def test_of_five_callers_of_which_four_roll_back_one_message_is_left(actors, wait_for):
     mine = uuid4()
     callers = [actors(f"caller{n}") for n in range(5)]
     for caller in callers:
@@ -51,9 +51,7 @@ def test_of_five_callers_of_which_four_roll_back_one_message_is_left(actors):
 
     left = list(zip(callers[1:], waiting, strict=True))
     while left:  # the one that got the key answers; the others go on waiting for it
-        first = next((pair for pair in left if pair[1].done), None)
-        if first is None:
-            continue
+        first = wait_for(lambda: next((pair for pair in left if pair[1].done), None), what="one to get the key")
         left.remove(first)
         caller, running = first
         assert running.result() == [(mine, False)]

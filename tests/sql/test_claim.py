@@ -279,9 +279,7 @@ def test_the_failures_of_earlier_attempts_come_with_the_message(pg, clock):
     pg.settle("fail", pg.take(worker="w1"), errors=["first"], types=["Boom"], retry_at=[clock.now])
 
     (got,) = pg.take()
-    assert [(f["attempt"], f["worker"], f["type"], f["message"]) for f in got.failures] == [
-        (1, "w1", "Boom", "first")
-    ]
+    assert [(f["attempt"], f["worker"], f["type"], f["message"]) for f in got.failures] == [(1, "w1", "Boom", "first")]
 
 
 def test_without_after_there_are_only_messages(pg):

@@ -115,7 +115,10 @@ def test_a_lane_that_gave_per_lane_has_its_last_message_as_its_frontier(pg, fill
     fill(a=3, b=2)
     start = clock.now - seconds(100)
 
-    assert frontiers(claim(pg, ["a", "b"], per_lane=2)) == {1: start + seconds(1) - TRAIL, 2: start + seconds(1) - TRAIL}
+    assert frontiers(claim(pg, ["a", "b"], per_lane=2)) == {
+        1: start + seconds(1) - TRAIL,
+        2: start + seconds(1) - TRAIL,
+    }
 
 
 def test_when_the_limit_is_used_up_later_lanes_keep_their_own_after(pg, fill, clock):

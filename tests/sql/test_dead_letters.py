@@ -78,7 +78,7 @@ def test_a_dead_letter_is_redriven_once(pg):
     error = pg.refused("redrive", id=old, tenant="default")
 
     assert error.sqlstate == "PW009"
-    assert f"redriven at" in str(error)
+    assert "redriven at" in str(error)
     assert str(new) in str(error)
     assert pg.value("depth", queue="q") == 1
 

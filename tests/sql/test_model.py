@@ -14,7 +14,14 @@ import psycopg
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 EXAMPLES = os.environ.get("POSTROW_MODEL_EXAMPLES")
 SETTINGS = settings(
@@ -277,10 +284,10 @@ class Queue(RuleBasedStateMachine):
     )  # fmt: skip
     def claim_lanes(self, queue, lanes, per_lane, limit, worker, lease, fit):
         found = self.rows(
-            "select * from postrow.claim_lanes(%s, %s::text[], %s::smallint[], %s::timestamptz[], %s, %s, lease => %s, "
-            "worker => %s, max_bytes => %s)",
-            queue, [lane[0] for lane in lanes], [lane[1] for lane in lanes], [None] * len(lanes), per_lane, limit, lease,
-            worker, fit and int(fit * PAYLOAD_BYTES),
+            "select * from postrow.claim_lanes(%s, %s::text[], %s::smallint[], %s::timestamptz[], %s, %s, "
+            "lease => %s, worker => %s, max_bytes => %s)",
+            queue, [lane[0] for lane in lanes], [lane[1] for lane in lanes], [None] * len(lanes), per_lane, limit,
+            lease, worker, fit and int(fit * PAYLOAD_BYTES),
         )  # fmt: skip
         fits = limit if fit is None else min(limit, max(1, int(fit)))
         rows = [row for row in found if row.id]
@@ -396,7 +403,9 @@ class Queue(RuleBasedStateMachine):
     def sweep(self, limit):
         """All steps; what each one finds depends on what those before it did."""
         now = self.clock.now
-        expired = sorted((m for m in self.world.live() if m.token and m.available_at < now), key=lambda m: m.available_at)
+        expired = sorted(
+            (m for m in self.world.live() if m.token and m.available_at < now), key=lambda m: m.available_at
+        )
         done = {row.step: row for row in self.rows("select * from postrow.sweep('leases', %s)", limit)}
         assert done["leases"].done == min(limit, len(expired))
         self._find_swept(expired, limit, lambda mail: mail.available_at, self._lease_ended)
@@ -511,7 +520,8 @@ class Queue(RuleBasedStateMachine):
                 live[m.queue, name] += 1
                 live[m.queue, name, "pending"] += ready
         for queue, tenant, depth, pending in self.rows(
-            "select q, t, postrow.depth(q, t), postrow.depth_pending(q, t) from unnest(%s::text[]) q, unnest(%s::text[]) t",
+            "select q, t, postrow.depth(q, t), postrow.depth_pending(q, t) "
+            "from unnest(%s::text[]) q, unnest(%s::text[]) t",
             list(QUEUES),
             [None, *TENANTS],
         ):

@@ -166,7 +166,17 @@ def test_ack_moves_the_message_to_history_with_all_it_had(pg, clock):
 
     assert pg.find("message", sent) is None
     done = pg.find("history", sent)
-    same = ("tenant", "queue", "payload", "headers", "subject", "priority", "max_attempts", "enqueued_at", "enqueued_by")
+    same = (
+        "tenant",
+        "queue",
+        "payload",
+        "headers",
+        "subject",
+        "priority",
+        "max_attempts",
+        "enqueued_at",
+        "enqueued_by",
+    )
     assert [getattr(done, name) for name in same] == [getattr(before, name) for name in same]
     assert (done.outcome, done.attempt, done.claimed_by) == ("done", 1, "w1")
     assert (done.started_at, done.finished_at) == (clock.now - seconds(2), clock.now)
@@ -336,7 +346,13 @@ def test_fail_records_the_attempt_and_retries_later(pg, clock):
 
 def test_fail_follows_the_policy_from_attempt_to_attempt_then_the_dead_letters(pg, clock):
     pg.rows(
-        "register_consumer", queue="q", handler="h", retry="linear", retry_base=seconds(5), retry_jitter=False, max_attempts=3
+        "register_consumer",
+        queue="q",
+        handler="h",
+        retry="linear",
+        retry_base=seconds(5),
+        retry_jitter=False,
+        max_attempts=3,
     )
     sent = pg.put(payload={"a": 1}, subject="s", headers={"h": 1})
     for attempt, delay in ((1, 5), (2, 10)):

@@ -196,7 +196,9 @@ def test_the_frontier_never_passes_an_expired_lease_that_was_beyond_the_limit(pg
     assert [sweep(pg, "leases", limit=1).done for _ in range(3)] == [1, 1, 0]
 
 
-@pytest.mark.parametrize("garbage", ["", "x", "1.0", "1 2", "999999999999.000000 999999999999.000000", "'; drop", "é" * 99])
+@pytest.mark.parametrize(
+    "garbage", ["", "x", "1.0", "1 2", "999999999999.000000 999999999999.000000", "'; drop", "é" * 99]
+)
 def test_a_frontier_that_does_not_parse_counts_as_none(pg, clock, garbage):
     pg.query("select set_config('postrow.swept_to', %s, true)", [garbage])
     pg.put()

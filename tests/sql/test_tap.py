@@ -1,4 +1,4 @@
-"""Taps as a listener hears them. Absence is shown by a mark that is sent afterwards: NOTIFY keeps the order of commits."""
+"""Taps as a listener hears them. Absence is shown by a mark sent afterwards: NOTIFY keeps the order of commits."""
 
 import os
 import time
@@ -362,13 +362,15 @@ def test_a_notify_queue_that_is_half_full_or_full_fails_no_commit(narrow):
             conn.execute("select postrow.enqueue('full', '1')")
             return conn.execute("select current_setting('postrow.taps') <> ''").fetchone()[0]
 
+        def fill(share):
+            while usage() < share:
+                conn.execute("select pg_notify('postrow', %s)", [uuid.uuid4().hex.ljust(7_900)])
+
         assert enqueue()  # it tapped
-        while usage() < 0.5:
-            conn.execute("select pg_notify('postrow', %s)", [uuid.uuid4().hex.ljust(7_900)])
+        fill(0.5)
         assert not enqueue()
         with pytest.raises(psycopg.Error, match="NOTIFY queue"):
-            while True:
-                conn.execute("select pg_notify('postrow', %s)", [uuid.uuid4().hex.ljust(7_900)])
+            fill(2)
         assert not enqueue()
         assert conn.execute("select postrow.depth('full')").fetchone() == (3,)
         stuck.execute("commit")

@@ -12,7 +12,7 @@ from psycopg.rows import namedtuple_row
 from psycopg.types.json import Jsonb
 
 from postrow import App, Constant
-from postrow.worker import Worker
+from postrow.worker import Worker, connections
 
 SOON = Constant(base=0.05, cap=0.05)  # a retry that a test can wait for
 
@@ -184,6 +184,26 @@ def lines(caplog):
         return [r.getMessage() for r in records if text in r.getMessage()]
 
     return having
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Back-off that a test can wait for."""
+    monkeypatch.setattr(connections.Backoff, "pause", lambda _self: 0.05)
+
+
+@pytest.fixture
+def troubled(monkeypatch):
+    """The parts that could not reach the database so far."""
+    parts = set()
+    original = connections.Weather.failed
+
+    def failed(self, part, error):
+        original(self, part, error)
+        parts.add(part)
+
+    monkeypatch.setattr(connections.Weather, "failed", failed)
+    return parts
 
 
 @pytest.fixture

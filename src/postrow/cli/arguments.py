@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -69,15 +70,23 @@ def message_id(value: str | UUID) -> UUID:
         ) from None
 
 
-def address(value: str | tuple[str, int]) -> tuple[str, int]:
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen."""
+
+    host: str
+    port: int
+
+
+def address(value: str | Address) -> Address:
     """HOST:PORT, [::1]:PORT or PORT alone, which is on loopback."""
-    if isinstance(value, tuple):
+    if isinstance(value, Address):
         return value
     host, _, port = value.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
     if not port.isdecimal() or not port.isascii() or not 0 <= int(port) <= 65535 or value.startswith(":"):
         raise typer.BadParameter(f"{value!r} is no address: write PORT, HOST:PORT or [::1]:PORT.")
-    return host or "127.0.0.1", int(port)
+    return Address(host or "127.0.0.1", int(port))
 
 
 def queue_list(value: str, known: Sequence[str]) -> list[str]:

@@ -8,7 +8,6 @@ import typer
 
 from postrow.cli import database
 from postrow.cli.database import Dsn
-from postrow.cli.figures import clock, moment
 from postrow.cli.screen import Cell, Column, Row, clean, note, say, say_json, say_table
 from postrow.drivers.psycopg3 import execute
 from postrow.errors import NotFoundError
@@ -20,15 +19,11 @@ Tenant = Annotated[
 ]
 
 COLUMNS = (
-    Column("queue", folds=True),
-    Column("tenant", folds=True),
-    Column("handler", folds=True),
+    Column("queue", least=8),
+    Column("tenant", least=8),
+    Column("handler", least=8),
     Column("workers", right=True),
-    Column("lease"),
-    Column("attempts", right=True),
-    Column("retry", folds=True),
-    Column("history"),
-    Column("registered", folds=True),
+    Column("policy"),
 )
 
 
@@ -63,11 +58,8 @@ def _row(row: dict[str, Any]) -> Row:
         clean(row["tenant"]),
         clean(row["handler"]),
         str(row["workers"]),
-        _seconds(row["lease"]),
-        str(row["max_attempts"]),
-        _retry(row),
-        "kept" if row["keep_history"] else "none",
-        f"{clock(moment(row['registered_at']))} by {clean(row['registered_by'] or 'unknown')}",
+        f"{row['max_attempts']} attempts, {_retry(row)}, lease {_seconds(row['lease'])}"
+        + ("" if row["keep_history"] else ", no history"),
     )
 
 
@@ -75,12 +67,12 @@ def _retry(row: dict[str, Any]) -> str:
     base, cap = _seconds(row["retry_base"]), _seconds(row["retry_cap"])
     match row["retry"]:
         case "exponential":
-            text = f"{base} x {row['retry_factor']:g}^n to {cap}"
+            text = f"retry {base} x {row['retry_factor']:g}^n to {cap}"
         case "linear":
-            text = f"{base} x n to {cap}"
+            text = f"retry {base} x n to {cap}"
         case _:
-            text = base
-    return text if row["retry_jitter"] else f"{text}, no jitter"
+            text = f"retry {base}"
+    return text if row["retry_jitter"] else f"{text} without jitter"
 
 
 def _seconds(value: float) -> str:

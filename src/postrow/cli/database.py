@@ -69,21 +69,22 @@ def name(dsn: str) -> str:
     return f"{place(dsn)}/{database}"
 
 
-def connect(dsn: str, *, command: str) -> psycopg.Connection[Any]:
+def connect(dsn: str, *, command: str, verified: bool = True) -> psycopg.Connection[Any]:
     """A connection in autocommit mode to a resolved DSN; its schema is one that this package can work with.
 
     Raises:
         DatabaseUnreachableError: it cannot be reached, or it closed the connection.
-        SchemaMismatchError: there is no schema, or one that does not fit.
+        SchemaMismatchError: there is no schema, or one that does not fit; not asked for without `verified`.
     """
     with reaching(dsn):
         conn = psycopg.connect(dsn, autocommit=True, **_defaults(dsn, command))
-    try:
-        with reaching(dsn, connected=True):
-            migrate.verify(migrate.version(conn))
-    except BaseException:
-        conn.close()
-        raise
+    if verified:
+        try:
+            with reaching(dsn, connected=True):
+                migrate.verify(migrate.version(conn))
+        except BaseException:
+            conn.close()
+            raise
     return conn
 
 

@@ -36,12 +36,11 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 COLUMNS = (
     Column("id"),
-    Column("queue", folds=True),
-    Column("tenant", folds=True),
+    Column("queue", least=8),
+    Column("tenant", least=8),
     Column("died"),
     Column("reason"),
-    Column("attempts", right=True),
-    Column("last error", folds=True),
+    Column("last error", least=50),
 )
 NOT_ALL = 3  # exit code: some were decided by somebody else meanwhile
 
@@ -94,14 +93,14 @@ def list_(
 def _row(row: dict[str, Any], now: float) -> Row:
     last = (row["failures"] or [{}])[-1]
     error = ": ".join(filter(None, (last.get("type"), last.get("message"))))
-    state = f"{row['reason']}, {row['resolution']}" if row["resolved_at"] else row["reason"]
+    reason = f"{row['attempt']} attempts" if row["reason"] == "attempts" else row["reason"]
+    state = f"{reason}, {row['resolution']}" if row["resolved_at"] else reason
     return (
         row["id"],
         Cell(clean(row["queue"]), "bold"),
         clean(row["tenant"]),
         f"{age(now - moment(row['died_at']).timestamp())} ago",
         state,
-        str(row["attempt"]),
         Cell(clean(cut(error, 100)), "red"),
     )
 

@@ -27,6 +27,11 @@ def age(seconds: float) -> str:
     return f"{max(0, int(seconds * 1000))} ms"
 
 
+def cut(text: str, limit: int) -> str:
+    """The head of a text, with an ellipsis where it was cut: `limit` characters at most."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
 def moment(text: str) -> datetime:
     """A moment as the database writes it in JSON, in the time zone of this machine."""
     return datetime.fromisoformat(text).astimezone()

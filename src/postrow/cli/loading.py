@@ -71,11 +71,11 @@ def _broken(name: str, error: Exception) -> BadArgumentError:
         frame for frame in traceback.extract_tb(error.__traceback__)
         if "importlib" not in frame.filename and frame.filename != __file__
     ]  # fmt: skip
-    place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    place, why = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else "", str(error)
     if isinstance(error, SyntaxError) and error.filename:
-        place = f" at {error.filename}:{error.lineno}"
+        place, why = f" at {error.filename}:{error.lineno}", error.msg
     return BadArgumentError(
-        f"module {name} cannot be imported: {type(error).__name__}: {error}{place}",
+        f"module {name} cannot be imported: {type(error).__name__}: {why}{place}",
         hint="POSTROW_DEBUG=1 shows the whole traceback.",
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import psycopg
 import typer
@@ -11,12 +11,10 @@ from postrow import migrate as migrations
 from postrow.cli import database
 from postrow.cli.database import Dsn
 from postrow.cli.figures import plural
-from postrow.cli.screen import note, say
+from postrow.cli.screen import clean, note, say
 from postrow.errors import BadArgumentError
 from postrow.migrate import Plan
 from postrow.sql import SCHEMA_VERSION
-
-ROLES = ("postrow_producer", "postrow_worker", "postrow_admin", "postrow_reader")
 
 
 def register(program: typer.Typer) -> None:
@@ -50,12 +48,15 @@ def migrate(
         say(migrations.sql(from_ or 0))
         return
     resolved = database.resolve(dsn)
-    with database.reaching(resolved):
+    with (
+        database.connect(resolved, command="migrate", verified=False) as conn,
+        database.reaching(resolved, connected=True),
+    ):
         if check:
-            _check(resolved)
-        else:
-            say(described(migrations.apply(resolved)))
-            _warn_of_missing_roles(resolved)
+            _check(conn)
+            return
+    with database.reaching(resolved, connected=True):
+        say(described(migrations.apply(resolved, notice=lambda text: note(clean(text, block=True)))))
 
 
 def described(done: Plan) -> str:
@@ -68,10 +69,9 @@ def described(done: Plan) -> str:
     return f"the schema is now {_text(SCHEMA_VERSION)} ({was}): applied {_steps(done)}"
 
 
-def _check(dsn: str) -> None:
-    with psycopg.connect(dsn, autocommit=True, connect_timeout=database.CONNECT_TIMEOUT) as conn:
-        missing = migrations.plan(conn)
-        present = migrations.version(conn)
+def _check(conn: psycopg.Connection[Any]) -> None:
+    missing = migrations.plan(conn)
+    present = migrations.version(conn)
     if missing.empty:
         migrations.verify(present)  # another major version is not ours to call fine
         say(described(missing))
@@ -91,15 +91,3 @@ def _steps(plan: Plan) -> str:
 
 def _text(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
-
-
-def _warn_of_missing_roles(dsn: str) -> None:
-    with psycopg.connect(dsn, autocommit=True) as conn:
-        rows = conn.execute("select rolname from pg_catalog.pg_roles where rolname = any (%s)", [list(ROLES)])
-        present = {row[0] for row in rows}
-    missing = [role for role in ROLES if role not in present]
-    if missing:
-        note(f"The roles {', '.join(missing)} are missing, and this user may not make them. A role that may can run:")
-        for role in missing:
-            note(f"  create role {role} nologin;")
-        note("Then run postrow migrate again.")

@@ -15,11 +15,11 @@ from postrow.ops import look
 
 COLUMNS = (
     Column("id"),
-    Column("tenant", folds=True),
+    Column("tenant", least=8),
     Column("priority", right=True),
     Column("due"),
     Column("attempts", right=True),
-    Column("payload", folds=True),
+    Column("payload", least=30),
 )
 
 

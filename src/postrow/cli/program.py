@@ -21,6 +21,7 @@ program = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode=None,  # plain help: the same in a terminal and in a pipe
+    pretty_exceptions_enable=False,  # a traceback as Python writes it, without the values of variables
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 

@@ -9,15 +9,33 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from postrow import payload as payloads
+from postrow.cli.figures import cut
+from postrow.cli.table import Cell, Column, Row, rich_table, table_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
+
+__all__ = [
+    "Cell",
+    "Column",
+    "Row",
+    "clean",
+    "console",
+    "cut",
+    "is_terminal",
+    "json_text",
+    "note",
+    "payload_block",
+    "rich_table",
+    "say",
+    "say_json",
+    "say_table",
+    "table_lines",
+]
 
 # control characters (C0, DEL, C1), line separators, lone surrogates, and what changes the direction of writing
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -34,11 +52,6 @@ def clean(text: object, *, block: bool = False) -> str:
         return _SHORT.get(char) or (f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}")
 
     return (_UNSAFE_IN_BLOCKS if block else _UNSAFE).sub(escape, str(text))
-
-
-def cut(text: str, limit: int) -> str:
-    """The head of a text, with an ellipsis where it was cut: `limit` characters at most."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def say(text: str = "") -> None:
@@ -76,78 +89,15 @@ def say_json(value: object) -> None:
     say(json_text(value, indent=2))
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column: `right` for numbers; `folds` if its cells may take more lines on a narrow terminal."""
-
-    title: str
-    right: bool = False
-    folds: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A text with a rich style, used on terminals only."""
-
-    text: str
-    style: str = ""
-
-
-Row = Sequence[str | Cell]
-
-
 def say_table(columns: Sequence[Column], rows: Sequence[Row]) -> None:
-    """A table: on a terminal with colours and folded to its width, in a pipe a line a row, whatever its length."""
+    """A table: on a terminal with colours and made for its width, in a pipe a line a row, whatever its length."""
     if is_terminal():
-        console().print(rich_table(columns, rows))
+        out = console()
+        for line in table_lines(columns, rows, width=out.width):
+            out.print(line, soft_wrap=True)
     else:
-        for line in plain_table(columns, rows):
-            say(line)
-
-
-def rich_table(columns: Sequence[Column], rows: Iterable[Row]) -> Table:
-    """For a terminal."""
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(
-            Text(column.title),
-            justify="right" if column.right else "left",
-            no_wrap=column.right,
-            overflow="fold",
-            ratio=None,
-            min_width=None if column.folds else _longest_word(column, rows := list(rows), columns),
-        )
-    for row in rows:
-        table.add_row(*(Text(cell.text, style=cell.style) for cell in map(_cell, row)))
-    return table
-
-
-def plain_table(columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
-    """For a pipe: columns two blanks apart."""
-    from rich.cells import cell_len  # noqa: PLC0415
-
-    lines = [[column.title for column in columns], *([_cell(cell).text for cell in row] for row in rows)]
-    widths = [max(cell_len(line[i]) for line in lines) for i in range(len(columns))]
-    return ["  ".join(map(_padded, line, widths, columns)).rstrip() for line in lines]
-
-
-def _padded(text: str, width: int, column: Column) -> str:
-    from rich.cells import cell_len  # noqa: PLC0415
-
-    blanks = " " * (width - cell_len(text))
-    return blanks + text if column.right else text + blanks
-
-
-def _cell(cell: str | Cell) -> Cell:
-    return cell if isinstance(cell, Cell) else Cell(cell)
-
-
-def _longest_word(column: Column, rows: Sequence[Row], columns: Sequence[Column]) -> int:
-    at = columns.index(column)
-    return max([len(word) for row in rows for word in _cell(row[at]).text.split()] + [1])
+        for line in table_lines(columns, rows):
+            say(line.plain)
 
 
 def payload_block(value: Any, *, lines: int | None) -> str:

@@ -10,7 +10,7 @@ import typer
 from postrow.cli import arguments, database
 from postrow.cli.database import Dsn
 from postrow.cli.life import life, moments
-from postrow.cli.screen import clean, console, payload_block, say, say_json
+from postrow.cli.screen import clean, console, cut, payload_block, say, say_json
 from postrow.drivers.psycopg3 import execute
 from postrow.errors import NotFoundError
 from postrow.ops import look
@@ -57,6 +57,7 @@ def show(
 
 def say_life(row: dict[str, Any], *, now: Any, full: bool) -> None:
     """A message: whose it is, what happened, its payload."""
+    from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     out = console()
@@ -68,8 +69,15 @@ def say_life(row: dict[str, Any], *, now: Any, full: bool) -> None:
     events = life(row, now=now)
     times = moments(events)
     width = max(map(len, times))
+    story = Table.grid(padding=(0, 0, 0, 2))  # a long text is folded beside the times; in a pipe it is one line
     for event, time in zip(events, times, strict=True):
-        out.print(Text(f"  {time:>{width}}  {clean(event.text)}", style=event.style), soft_wrap=True)
+        text = clean(event.text if full else cut(event.text, 300))
+        if out.is_terminal:
+            story.add_row(f"  {time:>{width}}", Text(text, style=event.style, overflow="fold"))
+        else:
+            say(f"  {time:>{width}}  {text}")
+    if out.is_terminal:
+        out.print(story)
     if row.get("redriven_as"):
         say(f"  Its life goes on: postrow show {row['redriven_as']}")
     facts = [f"{name} {clean(row[name])}" for name in _FACTS if row.get(name)]

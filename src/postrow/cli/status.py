@@ -21,10 +21,10 @@ from postrow.cli.screen import (
     is_terminal,
     json_text,
     note,
-    rich_table,
     say,
     say_json,
     say_table,
+    table_lines,
 )
 from postrow.drivers.psycopg3 import execute
 from postrow.errors import DatabaseUnreachableError
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 EMPTY = "There are no queues yet: a queue exists once its first message does."
 COLUMNS = (
-    Column("queue", folds=True),
-    Column("tenant", folds=True),
+    Column("queue", least=8),
+    Column("tenant", least=8),
     Column("ready", right=True),
     Column("scheduled", right=True),
     Column("claimed", right=True),
@@ -131,7 +131,7 @@ def _watch(dsn: str, seconds: float, *, json: bool) -> None:
 
     with Live(console=console(), auto_refresh=False, transient=False) as live:
         while True:
-            live.update(_picture(*look_again()), refresh=True)
+            live.update(_picture(*look_again(), width=live.console.width), refresh=True)
             time.sleep(seconds)
 
 
@@ -141,11 +141,13 @@ def _flush() -> None:
     sys.stdout.flush()
 
 
-def _picture(queues: list[QueueStatus], trouble: str | None) -> RenderableType:
+def _picture(queues: list[QueueStatus], trouble: str | None, *, width: int) -> RenderableType:
     from rich.console import Group  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    parts: list[RenderableType] = [rich_table(COLUMNS, map(row, queues)) if queues else Text(EMPTY)]
+    parts: list[RenderableType] = [Text(EMPTY)]
+    if queues:
+        parts = list(table_lines(COLUMNS, list(map(row, queues)), width=width))
     if trouble:
         parts.append(Text(f"{clean(trouble)}; trying again", style="red"))
     return Group(*parts)

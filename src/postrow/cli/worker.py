@@ -89,7 +89,7 @@ def worker(
     ] = timedelta(seconds=1),
     grace: Grace = timedelta(seconds=30),
     health: Annotated[
-        tuple[str, int] | None,
+        arguments.Address | None,
         typer.Option(
             parser=arguments.address,
             metavar="[HOST:]PORT",
@@ -121,7 +121,7 @@ def worker(
         listen_dsn=listen_dsn,
         poll_interval=poll_interval.total_seconds(),
         grace=grace.total_seconds(),
-        health=health,
+        health=(health.host, health.port) if health is not None else None,
         sweep=sweep,
     )
     log.info(
@@ -134,7 +134,7 @@ def worker(
         if health is None:
             raise
         raise BadArgumentError(
-            f"cannot serve --health on {health[0]}:{health[1]}: {error.strerror or error}",
+            f"cannot serve --health on {health.host}:{health.port}: {error.strerror or error}",
             hint="Give a free port, and an address of this machine.",
         ) from error
     raise typer.Exit(code)

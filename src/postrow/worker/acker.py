@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -25,10 +26,15 @@ BUSY_AGAIN = 0.2  # seconds until a row that was locked is tried again, alone
 
 
 class Acker:
-    """Takes finished slots from the executor; `run` writes them until `close` and all is written."""
+    """Takes finished slots from the executor; `run` writes them until `close` and all is written.
 
-    def __init__(self, dsn: str, slots: Slots, weather: Weather) -> None:
+    Args:
+        retried: called with the queues of which failures were written: their messages are due again before long.
+    """
+
+    def __init__(self, dsn: str, slots: Slots, weather: Weather, *, retried: Callable[[set[str]], None]) -> None:
         self._dsn = dsn
+        self._retried = retried
         self._slots = slots
         self._weather = weather
         self._waiting: deque[Slot] = deque()
@@ -113,6 +119,8 @@ class Acker:
                 continue
             for slot in group:
                 self._answered(slot, answers.get((slot.tenant, slot.id), "unknown"))
+            if verdict == "fail":
+                self._retried({slot.claimed.queue for slot in group})
 
     async def _write_singly(
         self, conn: psycopg.AsyncConnection[Any], group: list[Slot], error: PostrowError | psycopg.Error

@@ -90,6 +90,13 @@ class Claimer:
             feed.lanes.look_again()
         self._wake.set()
 
+    def look_at(self, queues: set[str]) -> None:
+        """Discover the lanes of these queues, now."""
+        for feed in self._feeds:
+            if feed.consumer.queue.name in queues:
+                feed.lanes.look_again()
+        self._wake.set()
+
     def slot_freed(self) -> None:
         """A handler has ended: of interest only where the last round had too few slots."""
         if self._short:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import time
+import traceback
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,15 +40,28 @@ def conninfo(dsn: str, part: str) -> str:
 
 async def connect(dsn: str, part: str) -> psycopg.AsyncConnection[Any]:
     """An async connection in autocommit mode: each of a worker's calls is one transaction."""
-    conn = await psycopg.AsyncConnection.connect(conninfo(dsn, part), autocommit=True)
-    await conn.execute(ISOLATION)
+    try:
+        conn = await psycopg.AsyncConnection.connect(conninfo(dsn, part), autocommit=True)
+    except asyncio.CancelledError as error:
+        # psycopg leaves the half-open socket to the garbage collector, and the server waits a minute for our password
+        traceback.clear_frames(error.__traceback__)
+        raise
+    try:
+        await conn.execute(ISOLATION)
+    except BaseException:
+        await conn.close()
+        raise
     return conn
 
 
 def connect_sync(dsn: str, part: str) -> psycopg.Connection[Any]:
     """The same, for the heartbeat's thread."""
     conn = psycopg.connect(conninfo(dsn, part), autocommit=True)
-    conn.execute(ISOLATION)
+    try:
+        conn.execute(ISOLATION)
+    except BaseException:
+        conn.close()
+        raise
     return conn
 
 

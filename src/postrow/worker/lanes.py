@@ -114,3 +114,5 @@ class Lanes:
                 state.gave_at = now
             elif now - state.gave_at > TAP_WINDOW:
                 self._ready.pop(key, None)
+        if not self._ready:
+            self._due_at = -math.inf  # what is due next stood behind what is done now: look before sleeping

@@ -234,7 +234,7 @@ class Worker:
 
     def _build(self, dsn: str, weather: Weather) -> _Parts:
         slots = Slots()
-        acker = Acker(dsn, slots, weather)
+        acker = Acker(dsn, slots, weather, retried=lambda queues: claimer.look_at(queues))
 
         def finished(slot: Slot) -> None:
             acker.put(slot)

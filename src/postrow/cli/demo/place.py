@@ -49,7 +49,7 @@ def _private(*, keep: bool) -> Iterator[Place]:
     folder = temporary_folder(server_account()).resolve()
     kept = False
     try:
-        with embedded.Server(folder / "data") as server:
+        with embedded.Server(folder / "data") as server, database.reaching(server.dsn()):
             with psycopg.connect(server.dsn(), autocommit=True) as conn:
                 conn.execute(f"create database {DATABASE}")
             yield Place(

@@ -53,7 +53,7 @@ SHOP_COLUMNS = (
 )
 CHECK_COLUMNS = (Column("check", folds=True), Column("expected", right=True), Column("found", right=True), Column(""))
 
-_RIGHT, _WRONG = Cell("✓", "green"), Cell("✗ wrong", "bold red")
+_RIGHT, _WRONG = Cell("ok", "green"), Cell("WRONG", "bold red")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Check:
     @property
     def wanted(self) -> str:
         """The expectation in words."""
-        return str(self.expected) if self.most is None else f"{self.expected} to {self.most}"
+        return str(self.expected) if self.most in {None, self.expected} else f"{self.expected} to {self.most}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def ask(conn: psycopg.Connection[Any], website: Website, *, killed: str, held: i
             ),
             Check("Messages lost", 0, findings.total(6)),
             Check(
-                f"Messages of the {website.refused} rolled back orders, anywhere",
+                f"Messages of {plural(website.refused, 'rolled back order')}, anywhere",
                 0,
                 number(
                     "select (select count(*) from found where id in (select message_id from rolled_back)) + "
@@ -209,12 +209,12 @@ def show(findings: Findings, stage: Stage) -> int:
         ["all", *(str(findings.total(column)) for column in range(1, 7))],
     ]
     stage.table(SHOP_COLUMNS, rows)
-    stage.say("")
+    stage.say()
     stage.table(
         CHECK_COLUMNS,
         [(check.text, check.wanted, str(check.found), _RIGHT if check.holds else _WRONG) for check in findings.checks],
     )
-    stage.say("")
+    stage.say()
     for queue, reason, attempt, message, count in findings.dead:
         why = _REASONS.get(reason, reason).format(attempt)
         stage.say(f"{plural(count, 'dead letter')} in {queue}, {why}: {clean(message)}")
@@ -222,9 +222,9 @@ def show(findings: Findings, stage: Stage) -> int:
     if findings.holds:
         stage.say(
             f"Proven: {findings.total(2)} messages committed, {findings.total(3)} handled, "
-            f"{findings.total(4)} dead letters, {findings.total(6)} lost.",
+            f"{plural(findings.total(4), 'dead letter')}, {findings.total(6)} lost.",
             "bold green",
         )
         return 0
-    stage.say("NOT proven: see the lines marked ✗.", "bold red")
+    stage.say("NOT proven: see the lines marked WRONG.", "bold red")
     return 1

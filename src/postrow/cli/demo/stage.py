@@ -72,9 +72,13 @@ class Stage:
         """Columns to write in."""
         return min(self._console.width, WIDTH) if self._console.is_terminal else 80
 
-    def say(self, text: str, style: str = "") -> None:
+    def say(self, text: str = "", style: str = "") -> None:
         """A paragraph."""
-        self._print(textwrap.fill(text, self.width), style)
+        self._print(textwrap.fill(text, self.width, break_on_hyphens=False), style)
+
+    def show(self, lines: str) -> None:
+        """Lines as they are: a command that is cut cannot be copied."""
+        self._print(lines)
 
     def table(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
         """A table, folded to the width also where there is no terminal: it is for people."""
@@ -147,11 +151,12 @@ class Stage:
         from rich.text import Text  # noqa: PLC0415
 
         sight = self._sight
+        bar, rest = "#." if self._console.options.ascii_only else "━━"
         done = round(20 * website.placed / self._total)
         orders = Text.assemble(
             "orders  ",
-            ("━" * done, "green"),
-            ("━" * (20 - done), "dim"),
+            (bar * done, "green"),
+            (rest * (20 - done), "dim"),
             f"  {website.placed} of {self._total}: {website.committed} committed, {website.refused} rolled back",
         )
         rows: list[Row] = [

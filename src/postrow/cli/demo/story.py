@@ -22,6 +22,7 @@ from postrow.cli.demo.shop import LEASE
 from postrow.cli.demo.stage import Stage
 from postrow.cli.demo.workers import Worker, Workers
 from postrow.cli.figures import plural
+from postrow.cli.screen import note
 from postrow.errors import WorkerError
 
 PATIENCE = 45.0  # seconds that a step may take, which takes two or three on an idle machine
@@ -46,11 +47,15 @@ class Script:
 
 def play(script: Script) -> int:
     """The whole demo; 0 if the proof holds, 1 if it does not."""
-    with signals.unwinding(), ExitStack() as stack:
-        try:
-            return _play(script, stack)
-        finally:
-            signals.ignore()
+    try:
+        with signals.unwinding(), ExitStack() as stack:
+            try:
+                return _play(script, stack)
+            finally:
+                signals.ignore()
+    except KeyboardInterrupt:
+        note("Stopped. The workers have ended, and the database of the demo is removed.")
+        raise
 
 
 def _play(script: Script, stack: ExitStack) -> int:
@@ -59,7 +64,7 @@ def _play(script: Script, stack: ExitStack) -> int:
         f"Three shops take {script.orders} orders. Each order sends three messages: for an e-mail, a booking in the "
         "warehouse, an invoice. Things will go wrong, and no message may be lost or made up."
     )
-    stage.say("")
+    stage.say()
     where = stack.enter_context(place.found(script.dsn, keep=script.keep))
     stack.enter_context(database.reaching(where.dsn, connected=True))
     stage.phase("Database", where.said)
@@ -77,12 +82,10 @@ def _play(script: Script, stack: ExitStack) -> int:
     website.confess()
     findings = proof.ask(conn, website, killed=killed.name, held=held)
     stage.phase("Proof", "Queries count what became of every order and every message:")
-    stage.say("")
+    stage.say()
     code = proof.show(findings, stage)
     if where.left:
-        stage.say("")
-        for line in where.left.splitlines():
-            stage.say(line)
+        stage.show(f"\n{where.left}")
     return code
 
 

@@ -363,6 +363,7 @@ $$
 -- number. Reads the claimed messages (there is no index by token: claims outnumber lost answers by far).
 create or replace function postrow.release_claim(token uuid, queue text default null) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
+set enable_seqscan = off set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 declare

@@ -35,7 +35,8 @@ $$
 -- next
 -- The fence: locks those of the messages that are held under the given token, in (tenant, id) order, so that two
 -- settlements cannot deadlock, and gives their positions. A row that changed hands while this call waited for its
--- lock is looked at again and left out. `wait` false: rows locked by others are left out too. Internal.
+-- lock is looked at again and left out. `wait` false: rows locked by others are left out too. The positions are int, and
+-- compared as int: `bigint = any (int[])` is not hashed, 3 ms for 1,000 against 0.5. Internal.
 create or replace function postrow.take(tenants text[], ids uuid[], tokens uuid[], wait boolean) returns int[]
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -81,7 +82,7 @@ begin
     end if;
     return query
     select w.tenant, w.id, case
-        when w.n = any (outcomes.taken) then 'accepted'
+        when w.n::int = any (outcomes.taken) then 'accepted'
         when m.id is null then 'unknown'
         when m.claim_token = w.token then 'busy'
         else 'stale' end
@@ -100,7 +101,7 @@ as $$
 begin
     if cardinality(taken) < cardinality(ids) then
         select coalesce(array_agg(u.tenant), '{}'), coalesce(array_agg(u.id), '{}') into tenants, ids
-        from unnest(tenants, ids) with ordinality u(tenant, id, n) where u.n = any (taken);
+        from unnest(tenants, ids) with ordinality u(tenant, id, n) where u.n::int = any (taken);
     end if;
 end
 $$
@@ -172,7 +173,7 @@ begin
             available_at = coalesce(w.until, m.enqueued_at)
         from unnest(release.tenants, release.ids, coalesce(release.until, '{}')) with ordinality
             w(tenant, id, until, n)
-        where w.n = any (v_taken) and m.tenant = w.tenant and m.id = w.id
+        where w.n::int = any (v_taken) and m.tenant = w.tenant and m.id = w.id
         returning m.queue, m.tenant
     )
     select count(postrow.tap(f.queue, f.tenant)) into v_taps from (select distinct queue, tenant from freed) f;

@@ -147,7 +147,7 @@ begin
         from unnest(fail.tenants, fail.ids, fail.errors, coalesce(fail.types, '{}'),
             coalesce(fail.tracebacks, '{}'), coalesce(fail.retry_at, '{}')) with ordinality
             w(tenant, id, error, type, traceback, again, n)
-        where w.n = any (v_taken);
+        where w.n::int = any (v_taken);
     end if;
     return query select * from postrow.outcomes(fail.tenants, fail.ids, fail.tokens, v_taken);
 end
@@ -173,7 +173,7 @@ begin
         array_agg(postrow.add_failure(m.failures, m.attempt, v_now, m.claimed_by, 'buried', w.reason, null)), v_now)
     from unnest(bury.tenants, bury.ids, bury.reasons) with ordinality w(tenant, id, reason, n)
     join postrow.message m on m.tenant = w.tenant and m.id = w.id
-    where w.n = any (v_taken);
+    where w.n::int = any (v_taken);
     return query select * from postrow.outcomes(bury.tenants, bury.ids, bury.tokens, v_taken);
 end
 $$

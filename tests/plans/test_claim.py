@@ -1,0 +1,134 @@
+"""claim, claim_lanes and lanes read as much as they give, however much there is and whatever the statistics say."""
+
+import pytest
+
+from postrow import sql
+
+pytestmark = pytest.mark.plan
+
+LANES = "%(tenants)s::text[], %(priorities)s::smallint[], %(afters)s::timestamptz[]"
+
+
+def claim_lanes(plans, queue, lanes, per_lane, limit):
+    call = f"claim_lanes('{queue}', {LANES}, {per_lane}, {limit}, lease => '1 day')"
+    return plans.measure(call, lanes)
+
+
+@pytest.mark.parametrize("tenant", ["'t'", "null"])
+@pytest.mark.parametrize("worker", ["'w'", "null"])
+def test_claim_from_a_deep_lane(full, tenant, worker):
+    work = full.measure(f"claim('deep', 100, tenant => {tenant}, worker => {worker}, lease => '1 day')")
+    assert work.given == 100
+    work.assert_in_proportion(100)
+
+
+@pytest.mark.parametrize("tenant", ["'t'", "null"])
+def test_claim_passes_by_scheduled_messages_of_an_earlier_priority(full, tenant):
+    work = full.measure(f"claim('scheduled', 100, tenant => {tenant}, lease => '1 day')")
+    assert work.given == 100
+    work.assert_in_proportion(100)
+
+
+def test_claim_from_a_thousand_lanes(full):
+    work = full.measure("claim('wide', 100, lease => '1 day')")
+    assert work.given == 100
+    work.assert_in_proportion(100, lanes=1_000)
+
+
+def test_claim_lanes_from_a_deep_lane(full):
+    work = claim_lanes(full, "deep", full.lanes("deep"), 100, 100)
+    assert work.given == 100
+    work.assert_in_proportion(100)
+
+
+def test_claim_lanes_passes_by_scheduled_messages_of_an_earlier_priority(full):
+    work = claim_lanes(full, "scheduled", full.lanes("scheduled"), 100, 100)
+    assert work.given == 101, "a row for the lane that gave none, too"
+    work.assert_in_proportion(100)
+
+
+@pytest.mark.parametrize("limit", [100, 1_000])
+def test_claim_lanes_from_a_thousand_lanes(full, limit):
+    lanes = full.lanes("wide")
+    work = claim_lanes(full, "wide", lanes, 1, limit)
+    assert work.given == len(lanes["tenants"]) == 1_000
+    work.assert_in_proportion(limit, lanes=1_000)
+
+
+def test_claim_lanes_from_a_thousand_empty_lanes(full):
+    work = claim_lanes(full, "nothing", full.lanes("wide"), 10, 100)
+    assert work.given == 1_000
+    work.assert_in_proportion(0, lanes=1_000)
+
+
+@pytest.mark.parametrize(("queue", "lanes"), [("wide", 1_000), ("scheduled", 2), ("deep", 1)])
+def test_lanes_reads_one_message_a_lane(full, queue, lanes):
+    work = full.measure(f"lanes('{queue}', worker => 'w')")
+    assert work.given == lanes
+    work.assert_in_proportion(0, lanes=lanes)
+
+
+def test_claim_with_the_statistics_of_a_table_that_was_full(emptied):
+    for tenant in ("'t'", "null"):
+        work = emptied.measure(f"claim('deep', 50, tenant => {tenant}, lease => '1 day')")
+        assert work.given == 50
+        work.assert_in_proportion(50)
+
+
+def test_claim_lanes_with_the_statistics_of_a_table_that_was_full(emptied):
+    work = claim_lanes(emptied, "deep", emptied.lanes("deep"), 50, 50)
+    assert work.given == 50
+    work.assert_in_proportion(50)
+
+
+def test_lanes_with_the_statistics_of_a_table_that_was_full(emptied):
+    work = emptied.measure("lanes('deep')")
+    assert work.given == 1
+    work.assert_in_proportion(0, lanes=1)
+
+
+def test_a_large_claim_that_finds_little_reads_little(sparse):
+    """The planner expects thousands of messages here, and would rather read the table whole than look them up."""
+    work = claim_lanes(sparse, "wide", sparse.lanes("wide"), 10, 10_000)
+    assert work.given >= 1_000
+    work.assert_in_proportion(10, lanes=1_000)
+
+
+def test_a_lost_claim_is_found_among_the_claimed_messages(full):
+    claimed = full.conn.execute("select count(*) from postrow.message where claim_token is not null").fetchone()[0]
+    token = full.claimed(100)["tokens"][0]
+    work = full.measure(f"release_claim('{token}')")
+    work.assert_in_proportion(claimed // 4)
+
+
+def hot_functions():
+    """The functions whose plans are forced in some way, from their files."""
+    found = [text for file in sql.functions() for text in file.statements if "set plan_cache_mode" in text]
+    return [text.split("create or replace function ", 1)[1].split("(", 1)[0] for text in found]
+
+
+def test_every_hot_function_forbids_compilation_and_kept_plans(conn):
+    """Scans that are switched off cost 10^10 to the planner, and over 10^5 it compiles: a second for each call."""
+    assert len(hot_functions()) > 15
+    for name, config in conn.execute(
+        "select oid::regproc::text, proconfig from pg_proc where oid = any(%s::regproc[])", [hot_functions()]
+    ):
+        assert {"jit=off", "plan_cache_mode=force_custom_plan"} <= set(config), name
+
+
+def test_a_claim_is_not_compiled(conn):
+    """The same, seen: only where the server can compile."""
+    if not conn.execute("select pg_jit_available()").fetchone()[0]:
+        pytest.skip("this server cannot compile")
+    seen = []
+    conn.add_notice_handler(notice := lambda diagnostic: seen.append(diagnostic.message_primary))
+    conn.execute("load 'auto_explain'")
+    for setting in ("log_min_duration = 0", "log_analyze = on", "log_nested_statements = on", "log_level = notice"):
+        conn.execute(f"set local auto_explain.{setting}")
+    conn.execute("set local jit = on")
+    conn.execute("select postrow.enqueue('emails', '{}')")
+    conn.execute("select * from postrow.claim('emails', 10, max_bytes => 1000)")
+    conn.execute("select * from postrow.claim_lanes('emails', '{default}', '{0}', '{null}', 10, 10, max_bytes => 1000)")
+    conn.remove_notice_handler(notice)
+    assert sum("picked as materialized" in text for text in seen) == 2
+    assert not [text for text in seen if "JIT:" in text]

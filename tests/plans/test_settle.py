@@ -1,0 +1,53 @@
+"""ack, fail, bury, release, extend and the sweep of leases read as much as they settle, whatever the statistics say."""
+
+import uuid
+
+import pytest
+
+pytestmark = pytest.mark.plan
+
+THREE = "%(tenants)s, %(ids)s, %(tokens)s"
+SETTLES = {
+    "ack": f"ack({THREE})",
+    "ack without waiting": f"ack({THREE}, wait => false)",
+    "fail": f"fail({THREE}, %(tenants)s)",
+    "bury": f"bury({THREE}, %(tenants)s)",
+    "release": f"release({THREE})",
+    "extend": f"extend({THREE}, '1 day')",
+}
+every_settlement = pytest.mark.parametrize("call", SETTLES.values(), ids=SETTLES)
+
+
+@every_settlement
+def test_a_settlement_of_a_batch(full, call):
+    work = full.measure(call, full.claimed(100))
+    assert work.given == 100
+    work.assert_in_proportion(100)
+
+
+@every_settlement
+def test_a_settlement_of_a_batch_with_a_stale_one_in_it(full, call):
+    held = full.claimed(100)
+    held["tokens"][50] = uuid.uuid4()
+    work = full.measure(call, held)
+    assert work.given == 100
+    work.assert_in_proportion(100)
+
+
+@every_settlement
+def test_a_settlement_with_the_statistics_of_a_table_that_was_full(emptied, call):
+    work = emptied.measure(call, emptied.claimed(50))
+    assert work.given == 50
+    work.assert_in_proportion(50)
+
+
+def test_the_sweep_of_leases(full):
+    work = full.measure("sweep('leases', 100)")
+    work.assert_in_proportion(100)
+    assert work.rows > 100, "it found what it should sweep"
+
+
+def test_the_sweep_of_leases_with_the_statistics_of_a_table_that_was_full(emptied):
+    work = emptied.measure("sweep('leases', 50)")
+    work.assert_in_proportion(50)
+    assert work.rows > 50

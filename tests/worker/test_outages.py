@@ -1,0 +1,277 @@
+"""The database goes away, comes back, is read-only, or cuts the worker's sessions."""
+
+import asyncio
+import json
+import threading
+import urllib.error
+import urllib.request
+
+import psycopg
+import pytest
+
+from postrow.worker import connections, health
+from postrow.worker import heartbeat as heartbeat_module
+from postrow.worker.sweeper import Sweeper
+
+
+@pytest.fixture
+def handled(app):
+    """The payloads that the handler of queue q has had."""
+    payloads = []
+
+    @app.queue("q").consumer(lease=30)
+    async def handle(message):
+        payloads.append(message.payload)
+
+    return payloads
+
+
+def test_each_part_goes_on_after_its_session_was_terminated(db, start, wait_for, handled, lines):
+    start()
+    for n, part in enumerate(["claimer", "acker", "heartbeat", "listener", "sweeper", ""]):
+        wait_for(lambda part=part: db.backends(part))
+        db.terminate(part)
+        db.put(payload=n)
+        wait_for(lambda n=n: n in handled)
+        wait_for(lambda: db.live() == 0)
+    assert lines("begins again") == []
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_outage_is_survived_with_few_lines_and_what_was_committed_is_handled(db, start, wait_for, handled, lines):
+    start(poll_interval=60)
+    db.put(payload=1)
+    wait_for(lambda: db.live() == 0)
+    with db.away():
+        wait_for(lambda: lines("database trouble"))
+        wait_for(lambda: not db.backends())
+    db.put(payload=2)
+    wait_for(lambda: 2 in handled)
+    wait_for(lambda: lines("the database is back"))
+    assert 1 <= len(lines("", level=30)) <= 6
+
+
+@pytest.mark.usefixtures("impatient")
+def test_outcomes_of_an_outage_are_written_on_return_and_no_handler_runs_twice(app, db, start, wait_for, troubled):
+    inside, may_end = threading.Semaphore(0), threading.Event()
+    starts = []
+
+    @app.queue("q").consumer(lease=30)
+    async def handle(message):
+        starts.append(message.payload)
+        inside.release()
+        while not may_end.is_set():
+            await asyncio.sleep(0.005)
+        if message.payload % 2:
+            raise ValueError("odd")
+
+    db.put_many(range(6), max_attempts=1)
+    start()
+    for _ in range(6):
+        assert inside.acquire(timeout=20)
+    with db.away():
+        may_end.set()
+        wait_for(lambda: "acker" in troubled)
+    wait_for(lambda: db.live() == 0)
+    assert sorted(starts) == list(range(6))
+    assert db.done() == 3
+    assert db.value("select count(*) from postrow.dead_letter where reason = 'attempts'") == 3
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_claim_whose_answer_was_lost_is_given_back_at_once(app, db, start, wait_for, handled, monkeypatch):
+    """The session dies between the claim's commit and its answer: no lease has to end first."""
+    from postrow.worker import claimer
+
+    original, cut = claimer.execute_async, []
+
+    async def lossy(conn, op, **options):
+        answer = await original(conn, op, **options)
+        if "claim_lanes" in op.sql and not cut and answer.messages:
+            cut.append(answer.messages[0].id)
+            raise psycopg.OperationalError("the connection is lost")
+        return answer
+
+    monkeypatch.setattr(claimer, "execute_async", lossy)
+    id_ = db.put(payload=1)
+    start(poll_interval=60)
+    wait_for(lambda: db.history(id_))
+    assert cut == [id_]
+    assert handled == [1]
+    assert db.history(id_).attempt == 1
+
+
+def test_a_read_only_database_is_borne_with_few_lines_and_no_loop(db, start, wait_for, handled, lines, monkeypatch):
+    pauses = []
+    original = connections.Backoff.pause
+
+    def counted(self):
+        pauses.append(original(self))
+        return min(pauses[-1], 0.2)
+
+    monkeypatch.setattr(connections.Backoff, "pause", counted)
+    start()
+    db.put(payload=1)
+    wait_for(lambda: db.live() == 0)
+    with db.read_only():
+        db.put(payload=2)
+        wait_for(lambda: len(pauses) > 20)
+        assert 2 not in handled
+    wait_for(lambda: db.live() == 0)
+    assert handled == [1, 2]
+    assert 1 <= len(lines("", level=30)) <= 5
+    assert max(pauses) > 1
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_handler_that_ends_while_the_database_is_read_only_is_done_once(app, db, start, wait_for, troubled):
+    inside, may_end, starts = threading.Event(), threading.Event(), []
+
+    @app.queue("q").consumer(lease=30)
+    def handle(message):
+        starts.append(message.payload)
+        inside.set()
+        may_end.wait(20)
+
+    id_ = db.put()
+    start()
+    assert inside.wait(20)
+    with db.read_only():
+        may_end.set()
+        wait_for(lambda: "acker" in troubled)
+        assert db.message(id_).claim_token is not None
+    wait_for(lambda: db.history(id_))
+    assert starts == [1]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_worker_that_starts_before_its_database_waits_for_it(db, start, wait_for, handled, lines):
+    with db.away():
+        start()
+        wait_for(lambda: lines("database trouble in start"))
+    db.put(payload=1)
+    wait_for(lambda: handled == [1])
+
+
+def test_the_pauses_grow_to_a_cap_and_are_random():
+    backoff = connections.Backoff()
+    pauses = [backoff.pause() for _ in range(40)]
+    assert 0.05 <= pauses[0] <= 0.1
+    assert all(pause <= 15 for pause in pauses)
+    assert all(pause >= 7.5 for pause in pauses[10:])
+    assert len(set(pauses)) == 40
+    backoff.reset()
+    assert backoff.pause() <= 0.1
+
+
+def test_an_outage_of_many_parts_is_one_line_each_half_minute(lines, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(connections.time, "monotonic", lambda: now[0])
+    weather = connections.Weather()
+    for _ in range(600):  # ten minutes, four parts, a failure of each in a second
+        now[0] += 1
+        for part in ("claimer", "acker", "heartbeat", "listener"):
+            weather.failed(part, OSError("refused"))
+    assert len(lines("database trouble")) <= 21
+    for part in ("claimer", "acker", "heartbeat", "listener"):
+        weather.fine(part)
+    (line,) = lines("the database is back")
+    assert "after 599" in line
+
+
+def test_a_part_that_raises_is_said_and_begins_again(app, db, start, wait_for, lines, soon, monkeypatch):
+    original, failures = Sweeper.run, []
+
+    async def fail_once(self):
+        if not failures:
+            failures.append(1)
+            raise ZeroDivisionError("a defect")
+        await original(self)
+
+    monkeypatch.setattr(Sweeper, "run", fail_once)
+
+    @app.queue("q").consumer(retry=soon)
+    async def handle(_message):
+        pass
+
+    start()
+    id_ = db.put()
+    wait_for(lambda: db.history(id_))
+    wait_for(lambda: lines("the sweeper failed, and begins again"))
+    expired = db.put(queue="unknown", max_attempts=1)
+    db.rows("select from postrow.claim('unknown', 1, lease => '0.01 s')")
+    assert wait_for(lambda: db.dead(expired)).reason == "lease"
+
+
+def ask(port, page):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{page}", timeout=10) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read()) if error.headers.get_content_subtype() == "json" else None
+
+
+@pytest.mark.usefixtures("impatient")
+def test_the_health_pages_tell_live_from_ready(db, start, wait_for, handled):
+    running = start(health=("127.0.0.1", 0))
+    port = wait_for(lambda: running.worker.health_port)
+    wait_for(lambda: ask(port, "/ready")[0] == 200)
+    status, page = ask(port, "/live")
+    assert (status, page["live"], page["ready"]) == (200, True, True)
+    assert page["detail"]["worker"] == "w1"
+    assert ask(port, "/other")[0] == 404
+    with db.away():
+        wait_for(lambda: ask(port, "/ready")[0] == 503)
+        status, page = ask(port, "/live")
+        assert status == 200
+        assert page["detail"]["without_database"]
+    wait_for(lambda: ask(port, "/ready")[0] == 200)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_worker_that_waits_for_its_database_is_live_and_not_ready(db, start, wait_for, handled):
+    with db.away():
+        running = start(health=("127.0.0.1", 0))
+        port = wait_for(lambda: running.worker.health_port)
+        wait_for(lambda: ask(port, "/live")[1]["detail"]["without_database"])
+        assert [ask(port, page)[0] for page in ("/live", "/ready")] == [200, 503]
+    wait_for(lambda: ask(port, "/ready")[0] == 200)
+
+
+def test_a_loop_that_is_blocked_for_long_is_not_live(app, db, start, wait_for, monkeypatch):
+    from postrow.worker import worker
+
+    monkeypatch.setattr(worker, "STUCK", 0.3)
+    may_end = threading.Event()
+
+    @app.queue("q").consumer(lease=30)
+    async def blocks(_message):
+        may_end.wait(20)
+
+    running = start(health=("127.0.0.1", 0))
+    port = wait_for(lambda: running.worker.health_port)
+    wait_for(lambda: ask(port, "/ready")[0] == 200)
+    db.put()
+    wait_for(lambda: ask(port, "/live")[0] == 503)
+    assert ask(port, "/live")[1]["detail"]["loop_blocked_for"] > 0.3
+    may_end.set()
+    wait_for(lambda: ask(port, "/live")[0] == 200)
+
+
+def test_an_outage_is_not_taken_for_a_blocked_loop(db, start, wait_for, handled, monkeypatch):
+    monkeypatch.setattr(heartbeat_module.Backoff, "pause", lambda self: 0.5)
+    running = start(health=("127.0.0.1", 0))
+    port = wait_for(lambda: running.worker.health_port)
+    wait_for(lambda: ask(port, "/ready")[0] == 200)
+    with db.away():
+        wait_for(lambda: "heartbeat" in ask(port, "/ready")[1]["detail"].get("without_database", {}))
+        assert all(ask(port, "/live")[1]["detail"]["loop_blocked_for"] < 0.4 for _ in range(50))
+
+
+def test_a_port_that_is_taken_is_an_error_at_the_start(start, handled):
+    taken = health.HealthServer(("127.0.0.1", 0), lambda: health.Health(True, True, {}))
+    try:
+        assert isinstance(start(health=("127.0.0.1", taken.port)).end(), OSError)
+    finally:
+        taken.close()

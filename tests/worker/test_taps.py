@@ -1,0 +1,242 @@
+"""How a worker learns of new messages: taps, looks, due times."""
+
+import asyncio
+import threading
+import time
+
+import psycopg
+import pytest
+
+from postrow.worker import listener as listener_module
+
+
+@pytest.fixture
+def seen(app):
+    """When the handler of queue q had each payload, by time.monotonic()."""
+    times = {}
+
+    @app.queue("q").consumer(concurrency=50)
+    async def handle(message):
+        times[message.payload] = time.monotonic()
+
+    return times
+
+
+def listening(db, wait_for):
+    """The worker hears taps from now on: its claimer has looked since its listener began."""
+    wait_for(
+        lambda: db.value(
+            "select count(*) = 2 and bool_and(state = 'idle') and max(query) filter (where application_name = "
+            "'postrow listener') = 'listen postrow' and max(query_start) filter (where application_name = "
+            "'postrow claimer') > max(query_start) filter (where application_name = 'postrow listener') "
+            "from pg_stat_activity where datname = current_database() and application_name in "
+            "('postrow listener', 'postrow claimer')"
+        ),
+        what="the worker to listen",
+    )
+
+
+def test_a_tap_wakes_a_worker_that_would_sleep_for_a_minute(db, start, wait_for, seen):
+    start(poll_interval=60)
+    listening(db, wait_for)
+    delays = []
+    for n in range(20):
+        began = time.monotonic()
+        db.put(payload=n)
+        wait_for(lambda n=n: n in seen)
+        delays.append(seen[n] - began)
+    assert sorted(delays)[10] < 0.25
+
+
+def test_messages_of_new_tenants_and_priorities_are_found_at_once_while_busy(db, start, wait_for, seen):
+    start(poll_interval=60)
+    listening(db, wait_for)
+    stop = threading.Event()
+
+    def keep_busy():
+        with psycopg.connect(db.dsn, autocommit=True) as conn:
+            n = 0
+            while not stop.is_set():
+                n += 1
+                conn.execute("select postrow.enqueue('q', to_jsonb(%s::text))", [f"busy {n}"])
+
+    thread = threading.Thread(target=keep_busy)
+    thread.start()
+    try:
+        for n in range(10):
+            db.put(payload=f"tenant {n}", tenant=f"t{n}")
+            wait_for(lambda n=n: f"tenant {n}" in seen, deadline=3)
+            db.put(payload=f"priority {n}", priority=n + 1)
+            wait_for(lambda n=n: f"priority {n}" in seen, deadline=3)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_delayed_message_wakes_a_sleeping_worker_when_it_is_due(db, start, wait_for, seen):
+    start(poll_interval=60)
+    listening(db, wait_for)
+    db.put(payload="late", delay="0.8 s")
+    db.put(payload="soon", delay="0.3 s")
+    began = time.monotonic()
+    wait_for(lambda: len(seen) == 2)
+    assert 0.2 < seen["soon"] - began < 0.7
+    assert 0.7 < seen["late"] - began < 1.5
+
+
+def test_a_retry_wakes_a_sleeping_worker_when_it_is_due(app, db, start, wait_for, soon):
+    @app.queue("q").consumer(retry=soon, max_attempts=5)
+    async def fail(_message):
+        raise ValueError
+
+    start(poll_interval=60)
+    listening(db, wait_for)
+    id_ = db.put()
+    wait_for(lambda: db.dead(id_), deadline=5)
+
+
+def test_a_message_of_an_open_transaction_is_found_at_its_commit(db, start, wait_for, seen):
+    start(poll_interval=60)
+    listening(db, wait_for)
+    with psycopg.connect(db.dsn) as conn:
+        conn.execute("select postrow.enqueue('q', '1')")
+        db.put(payload=2)
+        wait_for(lambda: 2 in seen)
+        assert 1 not in seen
+        conn.commit()
+        wait_for(lambda: 1 in seen, deadline=3)
+
+
+def test_a_backlog_is_drained_without_a_wait(app, db, start, wait_for):
+    ran = []
+
+    @app.queue("q").consumer(concurrency=10)
+    async def handle(message):
+        ran.append(message.payload)
+        await asyncio.sleep(0.001)
+
+    db.put_many(range(500))
+    start(poll_interval=60)
+    wait_for(lambda: db.done() == 500)
+    assert sorted(ran) == list(range(500))
+
+
+def test_a_backlog_is_drained_when_outcomes_are_slower_to_write_than_handlers_to_run(
+    app, db, start, wait_for, monkeypatch
+):
+    from postrow.worker import claimer
+
+    monkeypatch.setattr(claimer, "UNWRITTEN", 1)
+    monkeypatch.setattr(claimer.Claimer, "_held_up", lambda self: self._acker.pending > 5)
+
+    @app.queue("q").consumer(concurrency=100)
+    async def handle(_message):
+        pass
+
+    db.put_many(range(1000))
+    start(poll_interval=60)
+    wait_for(lambda: db.done() == 1000)
+
+
+def test_rows_without_a_tap_are_found_within_a_poll_interval(db, start, wait_for, seen):
+    start(poll_interval=0.5)
+    listening(db, wait_for)
+    db.rows("set postrow.tap = off")
+    for n in range(3):
+        began = time.monotonic()
+        db.put(payload=n)
+        wait_for(lambda n=n: n in seen)
+        assert seen[n] - began < 2
+
+
+def test_a_stream_of_taps_for_others_does_not_keep_untapped_rows_waiting(db, start, wait_for, seen):
+    start(poll_interval=0.3)
+    listening(db, wait_for)
+    db.rows("set postrow.tap = off")
+    stop = threading.Event()
+
+    def forge():
+        with psycopg.connect(db.dsn, autocommit=True) as conn:
+            while not stop.is_set():
+                conn.execute("select pg_notify('postrow', 'q nobody'), pg_notify('postrow', 'other default')")
+
+    thread = threading.Thread(target=forge)
+    thread.start()
+    try:
+        for n in range(5):
+            db.put(payload=n)
+            wait_for(lambda n=n: n in seen, deadline=5)
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("payload", ["", "q", "q ", " ", "\U0001f600", "q default extra", "x" * 7000])
+def test_a_forged_tap_harms_nothing(db, start, wait_for, seen, lines, payload):
+    start()
+    listening(db, wait_for)
+    db.rows("select pg_notify('postrow', %s)", [payload])
+    db.put(payload=1)
+    wait_for(lambda: 1 in seen)
+    assert lines("", level=30) == []
+
+
+def test_the_poll_transport_needs_no_listener(db, start, wait_for, seen):
+    start(transport="poll", poll_interval=0.1)
+    for n in range(3):
+        db.put(payload=n)
+        wait_for(lambda n=n: n in seen)
+    assert db.backends("listener") == []
+
+
+def test_the_listener_uses_its_own_dsn(db, start, wait_for, seen):
+    start(poll_interval=60, listen_dsn=psycopg.conninfo.make_conninfo(db.dsn, application_name="direct"))
+    wait_for(
+        lambda: db.value(
+            "select count(*) from pg_stat_activity where application_name = 'direct' and query = 'listen postrow'"
+        )
+    )
+    db.put(payload=1)
+    wait_for(lambda: 1 in seen, deadline=5)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_terminated_listener_listens_again_and_misses_nothing(db, start, wait_for, seen):
+    """No round leaves a message to the poll, which comes after a minute."""
+    start(poll_interval=60)
+    listening(db, wait_for)
+    count = 0
+    for _ in range(10):
+        (pid,) = wait_for(lambda: db.backends("listener"))
+        db.admin.execute("select pg_terminate_backend(%s)", [pid])
+        for _ in range(20):
+            db.put(payload=count)
+            count += 1
+        wait_for(lambda: len(seen) == count, deadline=5)  # noqa: B023  # called at once
+        wait_for(lambda pid=pid: (new := db.backends("listener")) and new != [pid])
+
+
+def test_a_burst_of_taps_is_heard_in_flat_memory(db, start, wait_for, seen, monkeypatch):
+    def memory():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+
+    heard = []
+    original = listener_module.Listener._hear
+    monkeypatch.setattr(
+        listener_module.Listener, "_hear", lambda self, notify: (heard.append(None), original(self, notify))
+    )
+    start()
+    listening(db, wait_for)
+    db.rows("select pg_notify('postrow', 'q t' || n) from generate_series(1, 5000) n")
+    wait_for(lambda: len(heard) >= 5000)
+    before = memory()
+    for start_at in range(0, 200_000, 20_000):
+        db.rows(
+            "select pg_notify('postrow', 'q t' || n) from generate_series(%s::int, %s::int) n",
+            [start_at, start_at + 19_999],
+        )
+    wait_for(lambda: len(heard) >= 205_000)
+    assert memory() - before < 40_000_000
+    db.put(payload=1)
+    wait_for(lambda: 1 in seen)
