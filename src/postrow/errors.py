@@ -194,6 +194,7 @@ _HINTS = {  # of errors that Postgres raises by itself, without a next step
     "42501": "Grant the role that may: postrow_producer enqueues, postrow_worker claims, postrow_reader looks, "
     "postrow_admin decides.",
     "54000": "Store the content elsewhere and enqueue a reference to it.",
+    "XX000": "The payload is too large for jsonb: store the content elsewhere and enqueue a reference to it.",
 }
 
 
@@ -214,6 +215,6 @@ def from_sqlstate(code: str | None, message: str, hint: str | None = None) -> Po
     cls = BY_SQLSTATE.get(code)
     if code in _OUT_OF_RANGE:
         cls = BadArgumentError
-    elif code in _TOO_LARGE:
+    elif code in _TOO_LARGE or (code == "XX000" and "memory alloc request" in message):  # of a gigabyte, while parsing
         cls = PayloadError
     return None if cls is None else cls(message, hint=_HINTS.get(code, hint))

@@ -247,9 +247,10 @@ class Message(Generic[T_co]):
     _extend: Callable[[timedelta], Awaitable[None]] = field(repr=False, compare=False)
 
     def extend(self, lease: Duration) -> Awaitable[None]:
-        """Hold the claim for `lease` (seconds or a timedelta) from now, also where `timeout` would have ended it.
+        """Hold the claim for `lease` (seconds or a timedelta) from now.
 
-        A worker renews leases by itself while a handler runs; this is for one that knows that it needs longer.
+        A worker renews leases by itself while a handler runs, up to its `timeout`; this is for a sync handler that needs
+        longer than that, or one that will stop the process for a while. It does not move an async handler's timeout.
         Await it in an async handler; in a sync one it has happened when the call returns.
 
         Raises:

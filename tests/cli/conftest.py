@@ -1,7 +1,10 @@
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from uuid import UUID
 
 import psycopg
@@ -71,12 +74,21 @@ def start(committed, tmp_path):
 def process(start):
     """Runs `python -m postrow ...` to its end."""
 
-    def process(*words, input=None, **more):
-        running = start(*words, **({"stdin": subprocess.PIPE} if input is not None else {}), **more)
-        out, err = running.communicate(input, timeout=30)
+    def process(*words, given=None, **more):
+        running = start(*words, **({"stdin": subprocess.PIPE} if given is not None else {}), **more)
+        out, err = running.communicate(given, timeout=30)
         return Ended(running.returncode, out, err)
 
     return process
+
+
+@pytest.fixture
+def reachable():
+    """A folder that the account of an embedded server can pass through, also when the tests run as root."""
+    folder = Path(tempfile.mkdtemp(prefix="postrow-cli-", dir="/tmp"))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 class Database:
@@ -105,18 +117,18 @@ class Database:
         tenants, ids, tokens = map(list, zip(*claimed, strict=True))
         self.rows("select * from postrow.ack(%s, %s, %s)", tenants, ids, tokens)
 
-    def fail(self, claimed, error="it broke", type="RuntimeError", traceback=None, retry_at=None):
+    def fail(self, claimed, error="it broke", kind="RuntimeError", traceback=None, retry_at=None):
         tenants, ids, tokens = map(list, zip(*claimed, strict=True))
         self.rows(
             "select * from postrow.fail(%s, %s, %s, %s, types => %s, tracebacks => %s::text[], "
             "retry_at => %s::timestamptz[])",
-            tenants, ids, tokens, [error] * len(ids), [type] * len(ids), [traceback] * len(ids), [retry_at] * len(ids),
+            tenants, ids, tokens, [error] * len(ids), [kind] * len(ids), [traceback] * len(ids), [retry_at] * len(ids),
         )  # fmt: skip
 
-    def dead(self, queue="emails", *, error="it broke", type="RuntimeError", traceback=None, **options):
+    def dead(self, queue="emails", *, error="it broke", kind="RuntimeError", traceback=None, **options):
         """A dead letter; gives its id."""
         id_: UUID = self.enqueue(queue, max_attempts=1, **options)
-        self.fail([row for row in self.claim(queue) if row[1] == id_], error, type, traceback)
+        self.fail([row for row in self.claim(queue) if row[1] == id_], error, kind, traceback)
         return id_
 
 

@@ -10,8 +10,9 @@ from postrow.errors import BadArgumentError
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("5s", 5), ("5 s", 5), ("5", 5), ("1.5", 1.5), ("0", 0), ("500ms", 0.5), ("5 min", 300), ("5m", 300), ("1h", 3600),
-        ("2d", 172_800), ("1 week", 604_800), ("1h30m", 5400), ("1h 30 min", 5400), ("2 Days", 172_800), (" 5 s ", 5),
+        ("5s", 5), ("5 s", 5), ("5", 5), ("1.5", 1.5), ("0", 0), ("500ms", 0.5), ("5 min", 300), ("5m", 300),
+        ("1h", 3600), ("2d", 172_800), ("1 week", 604_800), ("1h30m", 5400), ("1h 30 min", 5400),
+        ("2 Days", 172_800), (" 5 s ", 5),
     ],
 )  # fmt: skip
 def test_a_duration_is_read(text, seconds):
@@ -35,7 +36,12 @@ def test_a_moment_has_a_time_zone():
 
 @pytest.mark.parametrize(
     ("text", "host", "port"),
-    [("8080", "127.0.0.1", 8080), ("0.0.0.0:80", "0.0.0.0", 80), ("[::1]:80", "::1", 80), ("localhost:0", "localhost", 0)],
+    [
+        ("8080", "127.0.0.1", 8080),
+        ("0.0.0.0:80", "0.0.0.0", 80),
+        ("[::1]:80", "::1", 80),
+        ("localhost:0", "localhost", 0),
+    ],
 )
 def test_an_address_is_on_loopback_unless_a_host_is_given(text, host, port):
     assert arguments.address(text) == arguments.Address(host, port)

@@ -123,7 +123,9 @@ def test_the_lines_fit_a_terminal_of_80_columns(finished):
     assert max(map(len, finished.out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.crash)]
+)
 def test_a_demo_that_is_stopped_leaves_nothing_behind(demo, number, code):
     demo.start("--orders", ORDERS, "--seconds", 5)
     demo.read_until("kill -9")
@@ -146,6 +148,7 @@ def test_no_process_outlives_a_demo_that_is_killed(demo, wait_for):
     wait_for(lambda: not demo.processes, what="the processes of the killed demo to end")
 
 
+@pytest.mark.crash
 def test_a_reader_that_goes_away_ends_the_demo_quietly(demo):
     demo.start("--orders", ORDERS, "--seconds", 2)
     demo.read_until("Queue")

@@ -68,9 +68,7 @@ def stored(committed):
     with psycopg.connect(committed, autocommit=True) as monitor:
 
         def payloads(queue="q"):
-            found = monitor.execute(
-                "select payload from postrow.message where queue = %s order by payload", [queue]
-            )
+            found = monitor.execute("select payload from postrow.message where queue = %s order by payload", [queue])
             return [row[0] for row in found]
 
         yield payloads

@@ -51,7 +51,7 @@ async def test_a_message_and_a_business_row_share_their_fate(connect, done, ente
     conn = await connect()
     await done(conn.execute("create temporary table orders (id int primary key)"))
     await done(conn.commit())
-    with pytest.raises(psycopg.errors.UniqueViolation):
+    with pytest.raises(psycopg.errors.UniqueViolation):  # noqa: PT012  # the transaction is the statement
         async with entered(conn.transaction()):
             await done(conn.execute("insert into orders values (1)"))
             await done(postrow.enqueue(conn, "q", 1))
@@ -66,7 +66,7 @@ async def test_a_message_and_a_business_row_share_their_fate(connect, done, ente
 async def test_a_savepoint_that_is_rolled_back_takes_its_message_and_no_other(tx, done, entered, stored):
     async with entered(tx.transaction()):
         await done(postrow.enqueue(tx, "q", "before"))
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012  # the savepoint is the statement
             async with entered(tx.transaction()):
                 await done(postrow.enqueue(tx, "q", "inside"))
                 raise ZeroDivisionError
@@ -179,7 +179,7 @@ async def test_a_refusal_of_the_database_is_the_class_of_its_code(tx, done, ente
         with pytest.raises(error):
             async with entered(tx.transaction()):
                 await done(call())
-    with pytest.raises(NotYetError):
+    with pytest.raises(NotYetError):  # noqa: PT012  # as above
         async with entered(tx.transaction()):
             publish = Op("select postrow.publish('topic', '1')", (), list)
             await done(postrow.drivers.run(tx, publish))

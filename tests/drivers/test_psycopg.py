@@ -180,7 +180,7 @@ async def test_a_connection_from_a_pool_is_a_handle(driver, committed, done, ent
     try:
         async with entered(pool.connection()) as conn:
             await done(postrow.enqueue(conn, "q", 1))
-        with pytest.raises(UnsupportedHandleError, match="pool.connection"):
+        with pytest.raises(UnsupportedHandleError, match=r"pool\.connection"):
             postrow.enqueue(pool, "q", 1)
     finally:
         await done(pool.close())

@@ -1,10 +1,12 @@
 """Large tables, loaded once, and what a call reads in them. Counted, never timed.
 
-Three databases, with autovacuum off, so that no statistics come by themselves:
+Four databases, with autovacuum off, so that no statistics come by themselves:
 
 - `full`: 300,000 ready messages in one lane, 300,000 scheduled ones before 5,000 ready ones of the next priority,
   1,000 lanes, 30,000 claimed messages. Its statistics are those of the empty tables that it had before, and so are
   the plans of one of its sessions.
+- `refilled`: the same messages, after a vacuum that found the table empty and left its pages: the planner believes in
+  one row, however many pages there are, and however new its plan is.
 - `emptied`: 2,000 messages, with the statistics and the pages of the 300,000 that were there.
 - `sparse`: statistics that are true, 300,000 scheduled messages over 1,000 lanes, and ten ready ones.
 """
@@ -28,8 +30,9 @@ READ = """
 CALLS = (
     "claim('cold', 50, tenant => 't', worker => 'w')",
     "claim('cold', 50)",
-    "claim_lane(1, 'cold', 't', 0::smallint, null, null, 50, '1 day', 'w', gen_random_uuid(), now(), null, true)",
-    "claim_lane(1, 'cold', 't', 0::smallint, 'w', null, 50, '1 day', 'w', gen_random_uuid(), now(), null, true)",
+    "pick('cold', 't', 0::smallint, null, null, 50, now(), false)",
+    "pick('cold', 't', 0::smallint, 'w', null, 50, now(), false)",
+    "mark(array_fill(1, array[50]), {tenants}, {ids}, null, null, '1 day', 'w', gen_random_uuid(), now())",
     "claim_lanes('cold', '{{t}}', '{{0}}', '{{null}}', 50, 50, worker => 'w')",
     "lanes('cold', worker => 'w')",
     "sweep('leases', 1)",
@@ -123,6 +126,15 @@ def load(conn, queue, count, *, tenants=1, priority=0, due="-1 hour", lease=None
     )
 
 
+def fill(conn):
+    load(conn, "deep", MANY)
+    load(conn, "scheduled", MANY, due="1 day")
+    load(conn, "scheduled", 5_000, priority=1)
+    load(conn, "wide", 10 * LANES, tenants=LANES)
+    load(conn, "held", 30_000, lease="1 hour")
+    load(conn, "late", 2_000, lease="-1 hour")
+
+
 @contextmanager
 def _database(server, template):
     name = f"plans_{uuid.uuid4().hex[:12]}"
@@ -141,14 +153,20 @@ def _full(server, template):
     with _database(server, template) as (dsn, conn):
         conn.execute("vacuum analyze")
         aged = Plans(dsn, old_plans=True)
-        load(conn, "deep", MANY)
-        load(conn, "scheduled", MANY, due="1 day")
-        load(conn, "scheduled", 5_000, priority=1)
-        load(conn, "wide", 10 * LANES, tenants=LANES)
-        load(conn, "held", 30_000, lease="1 hour")
-        load(conn, "late", 2_000, lease="-1 hour")
+        fill(conn)
         yield dsn, aged
         aged.conn.close()
+
+
+@pytest.fixture(scope="session")
+def _refilled(server, template):
+    with _database(server, template) as (dsn, conn):
+        load(conn, "deep", MANY)
+        conn.execute("analyze postrow.message")
+        conn.execute("delete from postrow.message")
+        conn.execute("vacuum (analyze, truncate off) postrow.message")
+        fill(conn)
+        yield dsn
 
 
 @pytest.fixture(scope="session")
@@ -180,15 +198,19 @@ def _sparse(server, template):
         yield dsn
 
 
-@pytest.fixture(params=["old plans", "fresh session"])
-def full(request, _full):
-    """A session on the full tables: (a) whose plans were made on empty ones, (c) new."""
-    dsn, aged = _full
+@pytest.fixture(params=["old plans", "fresh session", "refilled"])
+def full(request):
+    """A session on the full tables: (a) whose plans were made on empty ones, (c) new, and new after a vacuum."""
     if request.param == "old plans":
+        aged = request.getfixturevalue("_full")[1]
         aged.conn.execute("set postrow.swept_to = ''")
         yield aged
         return
-    fresh = Plans(dsn)
+    fresh = Plans(
+        request.getfixturevalue("_full")[0]
+        if request.param == "fresh session"
+        else request.getfixturevalue("_refilled")
+    )
     yield fresh
     fresh.conn.close()
 

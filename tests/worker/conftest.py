@@ -1,5 +1,6 @@
 """A worker on a thread of the test's own process, on a database of the test's own."""
 
+import asyncio
 import logging
 import threading
 import time
@@ -143,16 +144,32 @@ class Database:
         self.admin.close()
 
 
-@pytest.fixture
-def db(database, server):
-    it = Database(database, server.dsn())
+@pytest.fixture(scope="session")
+def _worker_db(server, template):
+    """One database for all of these tests of a process: making one takes longer than most of them."""
+    name = "test_workers"
+    with psycopg.connect(server.dsn(), autocommit=True) as conn:
+        conn.execute(f"create database {name} template {template}")
+    it = Database(server.dsn(name), server.dsn())
     yield it
     it.close()
 
 
 @pytest.fixture
-def app(database):
-    it = App(database)
+def db(_worker_db):
+    """A database that no worker is connected to, and that is emptied at the end."""
+    yield _worker_db
+    wait_for_end = time.monotonic() + 20
+    while _worker_db.backends() and time.monotonic() < wait_for_end:
+        time.sleep(0.005)  # a server's processes end a moment after their clients
+    for table in ("message", "history", "dead_letter", "seen", "consumer", "worker"):
+        _worker_db.rows(f"delete from postrow.{table}")
+    _worker_db.rows("reset all")
+
+
+@pytest.fixture
+def app(db):
+    it = App(db.dsn)
     yield it
     it.close()
 
@@ -204,6 +221,17 @@ def troubled(monkeypatch):
 
     monkeypatch.setattr(connections.Weather, "failed", failed)
     return parts
+
+
+@pytest.fixture
+def until():
+    """Waits for a threading.Event of the test, in an async handler."""
+
+    async def until(event):
+        while not event.is_set():  # noqa: ASYNC110  # a thread sets it
+            await asyncio.sleep(0.005)
+
+    return until
 
 
 @pytest.fixture

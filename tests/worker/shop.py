@@ -63,7 +63,7 @@ def main(dsn, handler, **options):
         @queue.consumer(name="handler", **consumer)
         async def blocking(message):
             note(app, message, "start")
-            time.sleep(seconds)
+            time.sleep(seconds)  # noqa: ASYNC251  # what must not be done
 
     else:
 

@@ -13,7 +13,8 @@ from postrow.worker import Worker
 class Gate:
     """Handlers go in and wait until it opens; it knows the most that were in at once."""
 
-    def __init__(self):
+    def __init__(self, until):
+        self.until = until
         self._lock = threading.Lock()
         self.opened = threading.Event()
         self.inside = self.most = self.passed = 0
@@ -35,14 +36,13 @@ class Gate:
 
     async def pass_async(self, _message):
         self.enter()
-        while not self.opened.is_set():
-            await asyncio.sleep(0.005)
+        await self.until(self.opened)
         self.leave()
 
 
 @pytest.fixture
-def gate():
-    it = Gate()
+def gate(until):
+    it = Gate(until)
     yield it
     it.opened.set()
 

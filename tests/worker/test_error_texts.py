@@ -5,17 +5,17 @@ import pytest
 import postrow
 
 
-class BadStr(Exception):
+class BadStrError(Exception):
     def __str__(self):
         raise RuntimeError("no text for you")
 
 
-class BadRepr(Exception):
+class BadReprError(Exception):
     def __repr__(self):
         return repr(self)
 
 
-class StrExits(Exception):
+class StrExitsError(Exception):
     def __str__(self):
         raise SystemExit(3)
 
@@ -52,9 +52,9 @@ def buried():
 RAISED = {
     "a lone surrogate": lambda: Exception("\ud800"),
     "bytes": lambda: Exception(b"\xff\xfe"),
-    "str raises": BadStr,
-    "str exits": StrExits,
-    "repr recurses": BadRepr,
+    "str raises": BadStrError,
+    "str exits": StrExitsError,
+    "repr recurses": BadReprError,
     "50 MB": lambda: Exception("x" * 50_000_000),
     "50 MB of surrogates": lambda: Exception("\udfff" * 50_000_000),
     "nested groups": lambda: nested(200),
@@ -78,14 +78,16 @@ def test_the_worker_survives_whatever_a_handler_raises(app, db, start, wait_for,
         @app.queue("q").consumer(max_attempts=1, concurrency=30)
         async def handle(message):
             if message.payload in RAISED:
-                raise RAISED[message.payload]()
+                error = RAISED[message.payload]()
+                raise error
 
     else:
 
         @app.queue("q").consumer(max_attempts=1, concurrency=30)
         def handle(message):
             if message.payload in RAISED:
-                raise RAISED[message.payload]()
+                error = RAISED[message.payload]()
+                raise error
 
     ids = {name: db.put(payload=name) for name in RAISED}
     running = start()
@@ -104,7 +106,7 @@ def test_the_worker_survives_whatever_a_handler_raises(app, db, start, wait_for,
     assert dead["SystemExit"].failures[0]["type"] == "SystemExit"
     assert "the innermost" in dead["nested groups"].failures[0]["message"]
     assert dead["50 MB"].failures[0]["message"].startswith("xxxx")
-    assert "raise RAISED" in dead["KeyboardInterrupt"].failures[0]["traceback"]
+    assert "raise error" in dead["KeyboardInterrupt"].failures[0]["traceback"]
 
 
 def test_a_reason_to_bury_that_cannot_be_stored_is_cleaned(app, db, start, wait_for):

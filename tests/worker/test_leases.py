@@ -68,7 +68,7 @@ def test_a_handler_that_runs_for_several_leases_is_started_once(app, db, start, 
         @app.queue("q").consumer(lease=LEASE, name="h")
         async def handle(message):
             starts.append(message.payload)
-            time.sleep(3 * LEASE)
+            time.sleep(3 * LEASE)  # noqa: ASYNC251  # what must not be done
 
     else:
 
@@ -91,7 +91,7 @@ def test_a_blocked_event_loop_is_said_once_and_seen_by_nobody_else(app, db, star
 
     @app.queue("q").consumer(lease=LEASE)
     async def blocks(_message):
-        time.sleep(1.0)
+        time.sleep(1.0)  # noqa: ASYNC251  # what must not be done
 
     id_ = db.put()
     start()
@@ -259,7 +259,7 @@ def test_a_lost_lease_leaves_a_sync_handler_and_drops_its_outcome(app, db, start
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-def test_extend_holds_the_claim_and_the_heartbeat_never_shortens_it(app, db, start, wait_for, kind):
+def test_extend_holds_the_claim_and_the_heartbeat_never_shortens_it(app, db, start, wait_for, until, kind):
     at, may_end = Reached(), threading.Event()
     if kind == "async":
 
@@ -267,8 +267,7 @@ def test_extend_holds_the_claim_and_the_heartbeat_never_shortens_it(app, db, sta
         async def handle(message):
             await message.extend(300)
             at.come()
-            while not may_end.is_set():
-                await asyncio.sleep(0.01)
+            await until(may_end)
 
     else:
 
@@ -278,20 +277,16 @@ def test_extend_holds_the_claim_and_the_heartbeat_never_shortens_it(app, db, sta
             at.come()
             may_end.wait(20)
 
-    id_ = db.put()
-    other = db.put(queue="other")
-    renewed = []
-
     @app.queue("other").consumer(lease=LEASE)
     async def beside(_message):
-        while not may_end.is_set():
-            renewed.append(0)
-            await asyncio.sleep(0.01)
+        await until(may_end)
 
+    id_, other = db.put(), db.put(queue="other")
     start()
     at.wait()
-    first = db.message(other).available_at if db.message(other) else None
-    wait_for(lambda: (m := db.message(other)) and m.claim_token and first and m.available_at > first)
+    # the heartbeat renews the other one: so it has looked at this one too
+    first = wait_for(lambda: (m := db.message(other)).claim_token and m).available_at
+    wait_for(lambda: db.message(other).available_at > first)
     assert lease_left(db, id_) > 290
     may_end.set()
     wait_for(lambda: db.history(id_))
@@ -334,15 +329,14 @@ def test_extend_goes_beyond_the_timeout_of_a_sync_handler(app, db, start, wait_f
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-def test_extend_of_a_message_that_another_holds_raises(app, db, start, wait_for, kind):
+def test_extend_of_a_message_that_another_holds_raises(app, db, start, wait_for, until, kind):
     at, go, told = Reached(), threading.Event(), Reached()
     if kind == "async":
 
         @app.queue("q").consumer(lease=60)
         async def handle(message):
             at.come()
-            while not go.is_set():
-                await asyncio.sleep(0.005)
+            await until(go)
             try:
                 await message.extend(60)
             except BaseException as error:
@@ -372,7 +366,7 @@ def test_extend_of_a_message_that_another_holds_raises(app, db, start, wait_for,
     assert kind == "async" or isinstance(error, LeaseLostError)
 
 
-def test_a_handler_that_is_cancelled_while_it_extends_does_not_harm_the_heartbeat(app, db, start, soon, wait_for, lines):
+def test_a_handler_that_is_cancelled_while_it_extends_does_not_harm_the_heartbeat(app, db, start, wait_for, lines):
     @app.queue("q").consumer(lease=60, timeout=0.1, max_attempts=1)
     async def handle(message):
         while True:
@@ -386,9 +380,7 @@ def test_a_handler_that_is_cancelled_while_it_extends_does_not_harm_the_heartbea
     assert lines("database trouble") == []
 
 
-def test_extend_while_the_handlers_own_transaction_holds_the_row_is_granted_when_that_ends(
-    app, db, start, wait_for
-):
+def test_extend_while_the_handlers_own_transaction_holds_the_row_is_granted_when_that_ends(app, db, start, wait_for):
     """Neither refused nor forgotten: the row is locked, so nobody can take it, and the lease follows."""
     at, go, rolled_back, may_end = Reached(), threading.Event(), Reached(), threading.Event()
 
@@ -416,7 +408,7 @@ def test_extend_while_the_handlers_own_transaction_holds_the_row_is_granted_when
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
 def test_a_message_that_its_handler_acks_in_sql_is_neither_cancelled_nor_reported_again(
-    app, db, start, wait_for, lines, kind
+    app, db, start, wait_for, until, lines, kind
 ):
     at, may_end, ended = Reached(), threading.Event(), Reached()
     if kind == "async":
@@ -429,8 +421,7 @@ def test_a_message_that_its_handler_acks_in_sql_is_neither_cancelled_nor_reporte
                     [message.tenant, message.id, message.claim_token],
                 )
                 at.come((await cursor.fetchall())[0][0])
-            while not may_end.is_set():
-                await asyncio.sleep(0.01)
+            await until(may_end)
             ended.come()
 
     else:
@@ -446,8 +437,7 @@ def test_a_message_that_its_handler_acks_in_sql_is_neither_cancelled_nor_reporte
 
     @app.queue("other").consumer(lease=LEASE)
     async def beside(_message):
-        while not other_may_end.is_set():
-            await asyncio.sleep(0.01)
+        await until(other_may_end)
 
     id_, other = db.put(), db.put(queue="other")
     start()
@@ -466,7 +456,7 @@ def test_a_message_that_its_handler_acks_in_sql_is_neither_cancelled_nor_reporte
 
 
 def test_a_row_that_another_session_has_locked_holds_up_neither_the_others_nor_the_shutdown(
-    app, db, start, wait_for, lines, sessions_on
+    app, db, start, wait_for, until, lines, sessions_on
 ):
     at, may_end = Reached(), threading.Event()
 
@@ -474,8 +464,7 @@ def test_a_row_that_another_session_has_locked_holds_up_neither_the_others_nor_t
     async def handle(message):
         if message.payload == "locked":
             at.come()
-            while not may_end.is_set():
-                await asyncio.sleep(0.01)
+            await until(may_end)
 
     locked = db.put(payload="locked")
     running = start()

@@ -1,6 +1,5 @@
 """The database goes away, comes back, is read-only, or cuts the worker's sessions."""
 
-import asyncio
 import json
 import threading
 import urllib.error
@@ -52,7 +51,9 @@ def test_an_outage_is_survived_with_few_lines_and_what_was_committed_is_handled(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_outcomes_of_an_outage_are_written_on_return_and_no_handler_runs_twice(app, db, start, wait_for, troubled):
+def test_outcomes_of_an_outage_are_written_on_return_and_no_handler_runs_twice(
+    app, db, start, wait_for, until, troubled
+):
     inside, may_end = threading.Semaphore(0), threading.Event()
     starts = []
 
@@ -60,8 +61,7 @@ def test_outcomes_of_an_outage_are_written_on_return_and_no_handler_runs_twice(a
     async def handle(message):
         starts.append(message.payload)
         inside.release()
-        while not may_end.is_set():
-            await asyncio.sleep(0.005)
+        await until(may_end)
         if message.payload % 2:
             raise ValueError("odd")
 

@@ -30,7 +30,7 @@ def consume(request, app):
 def test_a_handler_that_returns_settles_its_message(consume, db, start, wait_for):
     seen = []
     consume(seen.append)
-    id_ = db.put(payload={"to": "ada"}, tenant="acme", subject="user:17", headers=postrow_json({"trace": "x"}))
+    id_ = db.put(payload={"to": "ada"}, tenant="acme", subject="user:17", headers=json_of({"trace": "x"}))
     start()
     wait_for(lambda: db.history(id_))
     assert db.history(id_).outcome == "done"
@@ -40,7 +40,7 @@ def test_a_handler_that_returns_settles_its_message(consume, db, start, wait_for
     assert (message.attempt, message.subject, dict(message.headers)) == (1, "user:17", {"trace": "x"})
 
 
-def postrow_json(value):
+def json_of(value):
     from psycopg.types.json import Jsonb
 
     return Jsonb(value)

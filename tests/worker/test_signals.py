@@ -60,6 +60,7 @@ def run(db, tmp_path):
     yield begin
     for process in made:
         process.close()
+    db.rows("drop table ran")
 
 
 def events(db, event="start"):

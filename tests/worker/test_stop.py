@@ -1,10 +1,11 @@
 """How a worker ends: stop(), and what it leaves behind. Signals are in test_signals."""
 
 import asyncio
+import contextlib
 import gc
-import os
 import threading
 import time
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -12,14 +13,10 @@ import pytest
 
 def sockets():
     found = set()
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:
-            continue
-        if target.startswith("socket:"):
-            found.add(target)
-    return found
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the one by which the folder is read
+            found.add(str(link.readlink()))
+    return {target for target in found if target.startswith("socket:")}
 
 
 def ours():
@@ -109,22 +106,21 @@ async def test_serve_runs_in_a_loop_of_the_callers_and_leaves_no_task(app, db, w
     id_ = db.put()
     for _ in range(2):
         task = asyncio.create_task(worker.serve())
-        await asyncio.to_thread(wait_for, lambda: db.history(id_))
+        await asyncio.to_thread(wait_for, lambda id_=id_: db.history(id_))
         worker.stop()
         assert await task == 0
         assert asyncio.all_tasks() == {asyncio.current_task()}
         id_ = db.put()
 
 
-def test_running_handlers_may_finish_and_nothing_more_is_claimed(app, db, start, wait_for):
+def test_running_handlers_may_finish_and_nothing_more_is_claimed(app, db, start, wait_for, until):
     inside, may_end, seen = threading.Semaphore(0), threading.Event(), []
 
     @app.queue("q").consumer(concurrency=2)
     async def handle(message):
         seen.append(message.payload)
         inside.release()
-        while not may_end.is_set():
-            await asyncio.sleep(0.005)
+        await until(may_end)
 
     db.put_many(range(5))
     running = start(grace=20)
@@ -140,15 +136,14 @@ def test_running_handlers_may_finish_and_nothing_more_is_claimed(app, db, start,
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-def test_after_the_grace_a_running_message_is_given_back_with_its_attempt(app, db, start, wait_for, lines, kind):
+def test_after_the_grace_a_running_message_is_given_back_with_its_attempt(app, db, start, wait_for, until, lines, kind):
     inside, may_end = threading.Event(), threading.Event()
     if kind == "async":
 
         @app.queue("q").consumer(lease=60)
         async def handle(_message):
             inside.set()
-            while not may_end.is_set():
-                await asyncio.sleep(0.01)
+            await until(may_end)
 
     else:
 
@@ -183,10 +178,8 @@ def test_a_handler_that_swallows_its_cancellation_keeps_neither_the_message_nor_
     async def stubborn(_message):
         inside.set()
         for _ in range(10):
-            try:
+            with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(30)
-            except asyncio.CancelledError:
-                pass
 
     id_ = db.put()
     running = start(grace=0.1)
@@ -201,10 +194,8 @@ def test_a_handler_that_finishes_while_it_is_cancelled_is_done(app, db, start, w
     @app.queue("q").consumer(lease=60)
     async def careful(_message):
         inside.set()
-        try:
+        with contextlib.suppress(asyncio.CancelledError):  # it had nothing more to do
             await asyncio.sleep(30)
-        except asyncio.CancelledError:
-            pass  # it had nothing more to do
 
     id_ = db.put()
     running = start(grace=0.1)
@@ -213,15 +204,14 @@ def test_a_handler_that_finishes_while_it_is_cancelled_is_done(app, db, start, w
     assert db.history(id_).outcome == "done"
 
 
-def test_heartbeats_go_on_until_the_last_handler_has_ended(app, db, start, wait_for):
+def test_heartbeats_go_on_until_the_last_handler_has_ended(app, db, start, wait_for, until):
     inside, may_end, starts = threading.Event(), threading.Event(), []
 
     @app.queue("q").consumer(lease=0.5)
     async def long(message):
         starts.append(message.payload)
         inside.set()
-        while not may_end.is_set():
-            await asyncio.sleep(0.01)
+        await until(may_end)
 
     id_ = db.put()
     running = start(name="w1", grace=30)
@@ -236,7 +226,7 @@ def test_heartbeats_go_on_until_the_last_handler_has_ended(app, db, start, wait_
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_stop_in_an_outage_ends_and_says_what_it_could_not_write(app, db, start, wait_for, lines, monkeypatch):
+def test_a_stop_in_an_outage_ends_and_says_what_it_could_not_write(app, db, start, wait_for, until, lines, monkeypatch):
     from postrow.worker import worker
 
     monkeypatch.setattr(worker, "STOP_BOUND", 0.3)
@@ -245,8 +235,7 @@ def test_a_stop_in_an_outage_ends_and_says_what_it_could_not_write(app, db, star
     @app.queue("q").consumer(lease=60)
     async def handle(_message):
         inside.set()
-        while not may_end.is_set():
-            await asyncio.sleep(0.005)
+        await until(may_end)
 
     db.put()
     running = start()
@@ -272,15 +261,14 @@ def test_an_idle_worker_in_an_outage_stops_at_once(app, db, start, wait_for, lin
 
 
 @pytest.mark.usefixtures("impatient")
-def test_an_outage_during_the_grace_does_not_lose_the_last_outcome(app, db, start, wait_for, troubled):
+def test_an_outage_during_the_grace_does_not_lose_the_last_outcome(app, db, start, wait_for, until, troubled):
     inside, may_end, starts = threading.Event(), threading.Event(), []
 
     @app.queue("q").consumer(lease=60)
     async def handle(message):
         starts.append(message.payload)
         inside.set()
-        while not may_end.is_set():
-            await asyncio.sleep(0.005)
+        await until(may_end)
 
     id_ = db.put()
     running = start(grace=20)
@@ -294,22 +282,46 @@ def test_an_outage_during_the_grace_does_not_lose_the_last_outcome(app, db, star
     assert db.history(id_).attempt == 1
 
 
-def test_what_a_claim_took_while_the_worker_stopped_is_given_back(app, db, start, wait_for):
-    """The claim waits for a lock, as a slow one would; the stop cuts it off, and no lease has to end first."""
+def test_a_claim_that_waits_for_a_lock_does_not_hold_up_the_stop(app, db, start, wait_for, monkeypatch):
+    from postrow.worker import worker
+
+    monkeypatch.setattr(worker, "CANCEL_BOUND", 0.3)
 
     @app.queue("q").consumer(lease=60)
     async def handle(_message):
         pass
 
-    running = start(poll_interval=0.05)
-    wait_for(lambda: db.backends("claimer"))
+    id_ = db.put()
     with psycopg.connect(db.dsn) as conn:
         conn.execute("lock table postrow.message in share row exclusive mode")  # readers go on, claims wait
-        conn.execute("select postrow.enqueue('q', '1')")
-        conn.execute("set local postrow.tap = off")
-        other = psycopg.connect(db.dsn, autocommit=True)
-        other.close()
-        running.worker.stop()
-        conn.commit()
-    running.stop()
-    assert db.value("select count(*) from postrow.message where claim_token is not null") == 0
+        running = start()
+        (pid,) = wait_for(lambda: db.backends("claimer"))
+        wait_for(lambda: db.value("select wait_event_type = 'Lock' from pg_stat_activity where pid = %s", [pid]))
+        assert running.stop() < 10
+    assert db.message(id_).claim_token is None
+
+
+def test_a_claim_whose_answer_does_not_come_before_the_stop_is_given_back(app, db, start, wait_for, monkeypatch):
+    from postrow.worker import claimer, worker
+
+    monkeypatch.setattr(worker, "CANCEL_BOUND", 0.3)
+    original, claimed = claimer.execute_async, threading.Event()
+
+    async def slow(conn, op, **options):
+        answer = await original(conn, op, **options)
+        if "claim_lanes" in op.sql:
+            claimed.set()
+            await asyncio.sleep(60)
+        return answer
+
+    monkeypatch.setattr(claimer, "execute_async", slow)
+
+    @app.queue("q").consumer(lease=600)
+    async def handle(_message):
+        pass
+
+    id_ = db.put()
+    running = start()
+    assert claimed.wait(20)
+    assert running.stop() < 10
+    assert (db.message(id_).claim_token, db.message(id_).attempt) == (None, 0)

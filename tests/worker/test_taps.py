@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -218,8 +219,7 @@ def test_a_terminated_listener_listens_again_and_misses_nothing(db, start, wait_
 
 def test_a_burst_of_taps_is_heard_in_flat_memory(db, start, wait_for, seen, monkeypatch):
     def memory():
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * 4096
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
 
     heard = []
     original = listener_module.Listener._hear

@@ -30,15 +30,17 @@ class LogFormat(StrEnum):
     json = "json"
 
 
-Level = Annotated[LogLevel, typer.Option("--log-level", help="What is logged, to stderr.")]
+Level = Annotated[
+    LogLevel, typer.Option("--log-level", help="What is logged; an app that sets up logging decides itself.")
+]
 Format = Annotated[LogFormat, typer.Option("--log-format", help="How: for people, or one JSON object a line.")]
 
 
 def start(level: LogLevel, format_: LogFormat = LogFormat.text) -> None:
-    """Log to stderr from now on."""
+    """Log to stderr from now on, unless the app has set up logging of its own when it was imported."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if format_ is LogFormat.json else _Text())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 class _Text(logging.Formatter):

@@ -52,16 +52,14 @@ def sweep(
     resolved = database.resolve(dsn)
     if every is None:
         with database.connected(resolved, command="sweep") as conn:
-            done = sweep_all(conn)
+            done = sweep_all(conn, patience=PATIENCE)
         say_table((Column("step"), Column("done", right=True)), [(step, f"{done[step]:,}") for step in STEPS])
         return
     logs.start(log_level, log_format)
     _loop(resolved, every.total_seconds())
 
 
-def sweep_all(
-    conn: psycopg.Connection[Any], *, patience: float = PATIENCE, stop: threading.Event | None = None
-) -> dict[str, int]:
+def sweep_all(conn: psycopg.Connection[Any], *, patience: float, stop: threading.Event | None = None) -> dict[str, int]:
     """Every step until nothing more is to do, or until `stop`; how much each did.
 
     Where another process sweeps it waits `patience` seconds at most; with 0 the step is left to that one.

@@ -109,9 +109,10 @@ def worker(
     """
     from postrow.worker import Worker  # noqa: PLC0415  # the other commands need none of it
 
-    logs.start(log_level, log_format)
-    app = app_on(target, dsn)
+    app = load_app_on(target, dsn)
     chosen = None if queues is None else arguments.queue_list(queues, queue_names(app))
+    logs.start(log_level, log_format)
+    check_database(app, target, given=dsn is not None)
     runs = Worker(
         app,
         name=name,
@@ -140,25 +141,33 @@ def worker(
     raise typer.Exit(code)
 
 
-def app_on(target: str, dsn: str | None) -> App:
-    """The app that `target` names, on the database `dsn` if one is given.
+def load_app_on(target: str, dsn: str | None) -> App:
+    """The app that `target` names; its App() gets the database `dsn`, if one is given.
 
     Raises:
-        BadArgumentError: the app cannot be loaded, has no database, or names another one itself.
+        BadArgumentError: the app cannot be loaded, or the DSN cannot be read.
     """
     if dsn:
-        os.environ[DSN_VARIABLE] = dsn = database.resolve(dsn)
-    app = load_app(target)
+        os.environ[DSN_VARIABLE] = database.resolve(dsn)
+    return load_app(target)
+
+
+def check_database(app: App, target: str, *, given: bool) -> None:
+    """See that an app has a database, and the one that was asked for.
+
+    Raises:
+        BadArgumentError: it has none, or its DSN cannot be read, or names another than --dsn (`given`).
+    """
     outside = os.environ.get(DSN_VARIABLE, "")
-    if app.dsn != outside and outside and not outside.startswith("embedded:"):
-        own = database.name(app.dsn)
-        if dsn:
-            raise BadArgumentError(
-                f"the app {target} names a database itself ({own}), and --dsn is another one",
-                hint="Write App() in it and give the DSN outside; or leave --dsn out.",
-            )
-        log.warning("the app names a database itself, %s: %s is not used", own, DSN_VARIABLE)
-    return app
+    own = database.name(app.dsn)
+    if not outside or outside.startswith("embedded:") or app.dsn == outside:
+        return
+    if given:
+        raise BadArgumentError(
+            f"the app {target} names a database itself ({own}), and --dsn is another one",
+            hint="Write App() in it and give the DSN outside; or leave --dsn out.",
+        )
+    log.warning("the app names a database itself, %s: %s is not used", own, DSN_VARIABLE)
 
 
 def queue_names(app: App) -> list[str]:

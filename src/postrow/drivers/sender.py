@@ -71,7 +71,7 @@ class Sender:
             self._conn, self._lines = None, {}
 
     def forget(self) -> None:
-        """In a process made by `fork`: the connections are the parent's, neither to be used nor closed nor collected."""
+        """In a process made by `fork`: the connections are the parent's, not to be used, closed or collected here."""
         self._inherited += [self._conn, self._lines]
         self._lock = threading.Lock()
         self._conn, self._lines = None, {}

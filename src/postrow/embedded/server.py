@@ -135,7 +135,7 @@ class Server:
         """
         if self._password is None:
             raise EmbeddedServerError("A server has no address before its first start.", hint="Call start().")
-        return f"postgresql://{USER}:{self._password}@{HOST}:{self._port}/{quote(database, safe='')}"
+        return f"postgresql://{USER}:{self._password}@{HOST}:{self._port}/{quote(database, safe='')}?sslmode=disable"
 
     def start(self) -> Self:
         """Starts the server if it does not run, and waits until it takes connections.

@@ -15,8 +15,8 @@ from postrow.ops.op import Op, Row, single
 Key = tuple[str, UUID]
 """A message: tenant and id."""
 
-# The claim's own transaction need not be flushed: a claim that a crash forgets is an unclaimed message. set_config is local
-# to this one statement's transaction, and materialized so that it runs whatever the claim gives.
+# The claim's own transaction need not be flushed: a claim that a crash forgets is an unclaimed message. set_config is
+# local to this one statement's transaction, and materialized so that it runs whatever the claim gives.
 CLAIM = """
 with begun as materialized (select set_config('synchronous_commit', 'off', true) as lazily, clock_timestamp() as at)
 select c.lane, c.frontier, extract(epoch from clock_timestamp() - begun.at)::float8, c.tenant, c.priority, c.id,
@@ -65,12 +65,12 @@ def claim_lanes(
     return Op(CLAIM, params, _read_claim)
 
 
-def lanes(queue: str, *, worker: str | None = None, handler: str | None = None) -> Op[list[Lane]]:
-    """Discover the lanes of a queue that `handler` consumes, with those that only hold messages for `worker`."""
+def lanes(queue: str, *, worker: str | None = None) -> Op[list[Lane]]:
+    """Discover the lanes of a queue, with those that only hold messages for `worker`."""
     return Op(
         "select tenant, priority, ready, extract(epoch from next_due - postrow.clock())::float8 "
-        "from postrow.lanes($1::text, worker => $2::text, handler => $3::text)",
-        (queue, worker, handler),
+        "from postrow.lanes($1::text, worker => $2::text)",
+        (queue, worker),
         lambda rows: [Lane(*row) for row in rows],
     )
 
@@ -121,7 +121,8 @@ def fail(
 ) -> Op[dict[Key, Outcome]]:
     """Failed; `retry_after` counts from the database's clock, None is the policy's delay."""
     return _settle(
-        "fail($1::text::text[], $2::text::uuid[], $3::text::uuid[], $4::text[], types => $5::text[], tracebacks => $6::text[], "
+        "fail($1::text::text[], $2::text::uuid[], $3::text::uuid[], $4::text[], types => $5::text[], "
+        "tracebacks => $6::text[], "
         "retry_at => (select array_agg(postrow.clock() + a.delay order by a.n) "
         "from unnest($7::interval[]) with ordinality a(delay, n)), wait => $8::boolean)",
         held,
@@ -154,7 +155,10 @@ def release(
 def bury(held: Sequence[Held], *, reasons: Sequence[str], wait: bool = True) -> Op[dict[Key, Outcome]]:
     """A dead letter now."""
     return _settle(
-        "bury($1::text::text[], $2::text::uuid[], $3::text::uuid[], $4::text[], wait => $5::boolean)", held, list(reasons), wait
+        "bury($1::text::text[], $2::text::uuid[], $3::text::uuid[], $4::text[], wait => $5::boolean)",
+        held,
+        list(reasons),
+        wait,
     )
 
 

@@ -46,6 +46,11 @@ def register_consumer(
     return Op(REGISTER, params, nothing)
 
 
+def consumers(queue: str) -> Op[dict[str, str]]:
+    """The handlers of a queue by tenant, "*" for all."""
+    return Op("select tenant, handler from postrow.consumers($1::text)", (queue,), dict)
+
+
 def beat(id_: UUID, *, name: str, host: str, pid: int, queues: Sequence[str], version: str) -> Op[None]:
     """Say that a worker lives."""
     return Op(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from postrow import payload as payloads
 from postrow.durations import name
 from postrow.models import QueueStatus
 from postrow.ops.op import Op, Row, nothing, single
@@ -42,7 +42,7 @@ def status() -> Op[list[QueueStatus]]:
 
 
 def _read_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    return [json.loads(row[0]) for row in rows]
+    return [payloads.decode(row[0]) for row in rows]
 
 
 def show(id_: UUID, *, tenant: str | None = None) -> Op[list[dict[str, Any]]]:

@@ -127,15 +127,16 @@ class Acker:
     ) -> None:
         """One outcome of a batch was refused, such as a snooze until the year 5000: the others must not suffer."""
         for slot in group:
-            if len(group) == 1:
+            assert slot.outcome is not None
+            if slot.outcome.verdict != "fail" and len(group) > 1:
+                await self._write(conn, [slot])
+                continue
+            if slot.outcome.verdict != "fail":
                 text = clean_text(f"the outcome could not be written: {error}", limit=800)
                 slot.outcome = Outcome("fail", text, type(error).__name__)
-            assert slot.outcome is not None
-            if len(group) == 1 or slot.outcome.verdict == "fail":
-                answers = await execute_async(conn, _op("fail", [slot], plain=True))
-                self._answered(slot, answers.get((slot.tenant, slot.id), "unknown"))
-            else:
-                await self._write(conn, [slot])
+            # a failure without its own time to try again, the only thing in it that can be refused
+            answers = await execute_async(conn, _op("fail", [slot], plain=True))
+            self._answered(slot, answers.get((slot.tenant, slot.id), "unknown"))
 
     def _answered(self, slot: Slot, answer: Answer) -> None:
         assert slot.outcome is not None

@@ -13,7 +13,7 @@ import psycopg
 
 from postrow.app import Consumer
 from postrow.drivers.psycopg3 import execute_async
-from postrow.ops import claims
+from postrow.ops import claims, fleet
 from postrow.worker.acker import Acker
 from postrow.worker.connections import Weather, connect
 from postrow.worker.executor import Executor
@@ -26,6 +26,7 @@ BATCH = 500  # messages in one claim
 MAX_BYTES = 32_000_000  # of payload text in one claim
 KEEN = 0.002  # seconds until the next look, for a tap's window after one that found work and left slots free
 HELD_UP = 0.02  # seconds until the next look, when the acker is behind
+ASK_EVERY = 5.0  # seconds between looks whether the handler is still the queue's consumer
 IDLE_AFTER = 60.0  # seconds without work, after which the poll interval is five times as long
 UNWRITTEN = 4  # times the worker's concurrency, and 2,000: outcomes that wait to be written, before it claims no more
 
@@ -36,6 +37,26 @@ class Feed:
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
         self.lanes = Lanes()
+        self.asked_at = float("-inf")  # who consumes the queue
+        self.replaced_by: str | None = None
+        self.others: frozenset[str] = frozenset()  # tenants with another handler of their own
+
+    def registered(self, handlers: dict[str, str]) -> None:
+        """Who consumes the queue now, by tenant. A worker whose handler was replaced takes nothing more."""
+        self.asked_at = time.monotonic()
+        own = handlers.get(self.consumer.tenant, self.consumer.name)
+        replaced_by = own if own != self.consumer.name else None
+        if replaced_by != self.replaced_by:
+            if replaced_by is not None:
+                log.warning(
+                    "queue %s is consumed by handler %s now, not %s: this worker takes nothing more of it",
+                    self.consumer.queue.name,
+                    replaced_by,
+                    self.consumer.name,
+                )
+            self.replaced_by = replaced_by
+        if self.consumer.tenant == "*":
+            self.others = frozenset(t for t, name in handlers.items() if t != "*" and name != self.consumer.name)
 
 
 class Claimer:
@@ -116,6 +137,11 @@ class Claimer:
                     self._worked_at = time.monotonic()
                 await self._pause(found=found, full=full)
 
+    @property
+    def claiming(self) -> bool:
+        """Whether a claim is not answered yet."""
+        return bool(self._unanswered)
+
     async def give_back(self) -> None:
         """After a stop in the middle of a claim: give back what it took."""
         if self._unanswered:
@@ -154,14 +180,18 @@ class Claimer:
     async def _claim(self, conn: psycopg.AsyncConnection[Any], feed: Feed, limit: int) -> int:
         consumer, lanes = feed.consumer, feed.lanes
         name = consumer.queue.name
+        if time.monotonic() - feed.asked_at > ASK_EVERY:
+            feed.registered(await execute_async(conn, fleet.consumers(name)))
+        if feed.replaced_by is not None:
+            return 0
         if lanes.wants_look:
             began = time.monotonic()
-            handler = consumer.name if consumer.tenant == "*" else None
-            seen = await execute_async(conn, claims.lanes(name, worker=self._worker, handler=handler), binary=True)
-            if consumer.tenant != "*":
-                seen = [lane for lane in seen if lane.tenant == consumer.tenant]
-            lanes.looked(seen, time.monotonic() - began)
-        chosen, per_lane = lanes.choose(limit)
+            seen = await execute_async(conn, claims.lanes(name, worker=self._worker), binary=True)
+            lanes.looked(
+                [lane for lane in seen if consumer.tenant in ("*", lane.tenant) and lane.tenant not in feed.others],
+                time.monotonic() - began,
+            )
+        chosen, per_lane = lanes.choose(limit, feed.others)
         if not chosen:
             return 0
         token = uuid4()
@@ -192,8 +222,9 @@ class Claimer:
         return len(answer.messages)
 
     def _hand_over(self, slot: Slot) -> None:
-        """A message targeted at this worker comes with the claim of any of the queue's consumers: give it to its own."""
-        by_tenant = {feed.consumer.tenant: feed.consumer for feed in self._feeds if feed.consumer.queue is slot.consumer.queue}
+        """A message targeted at this worker comes with the claim of any consumer of its queue: give it to its own."""
+        all_ = [feed.consumer for feed in self._feeds]
+        by_tenant = {consumer.tenant: consumer for consumer in all_ if consumer.queue is slot.consumer.queue}
         own = by_tenant.get(slot.tenant) or by_tenant.get("*") or slot.consumer
         if own is not slot.consumer:
             slot.consumer = own

@@ -79,9 +79,12 @@ class Lanes:
         """Seconds until a lane that was seen has something due; infinity where none was."""
         return max(0.0, self._due_at - time.monotonic())
 
-    def choose(self, limit: int) -> tuple[list[tuple[str, int, datetime | None]], int]:
-        """Lanes to claim from, lower priority first, tenants in random order; and how many one of them may give."""
-        keys = list(self._ready)
+    def choose(self, limit: int, others: frozenset[str] = frozenset()) -> tuple[list[tuple[str, int, datetime | None]], int]:
+        """Lanes to claim from, lower priority first, tenants in random order, without those of `others`.
+
+        And how many one of them may give: an equal share for each lane of the first priority.
+        """
+        keys = [key for key in self._ready if key[0] not in others]
         random.shuffle(keys)
         keys.sort(key=lambda key: key[1])
         keys = keys[:MOST_LANES]

@@ -234,7 +234,11 @@ class Worker:
 
     def _build(self, dsn: str, weather: Weather) -> _Parts:
         slots = Slots()
-        acker = Acker(dsn, slots, weather, retried=lambda queues: claimer.look_at(queues))
+
+        def retried(queues: set[str]) -> None:
+            claimer.look_at(queues)
+
+        acker = Acker(dsn, slots, weather, retried=retried)
 
         def finished(slot: Slot) -> None:
             acker.put(slot)
@@ -269,10 +273,10 @@ class Worker:
         return _Parts(slots, executor, acker, claimer, heartbeat, Supervisor(weather))
 
     async def _wind_down(self, parts: _Parts) -> None:
-        """Claim no more, let handlers finish, release the rest, write every outcome. The heartbeat goes on all the while."""
+        """Claim no more, let handlers finish, release the rest, write every outcome. The heartbeat goes on meanwhile."""
         executor, acker, supervisor = parts.executor, parts.acker, parts.supervisor
         parts.claimer.stop()
-        await asyncio.wait({supervisor.tasks["claimer"]}, timeout=2.0)
+        await _until(lambda: not parts.claimer.claiming, CANCEL_BOUND)
         await supervisor.end("claimer", "listener", timeout=CANCEL_BOUND)
         with contextlib.suppress(*DATABASE_ERRORS, TimeoutError):
             async with asyncio.timeout(CANCEL_BOUND):
@@ -288,7 +292,8 @@ class Worker:
                 executor.abandon(slot)
         acker.close()
         await _until(lambda: acker.pending == acker.pending_busy, STOP_BOUND)
-        await _until(lambda: acker.pending == 0, BUSY_BOUND)
+        if acker.pending == acker.pending_busy:
+            await _until(lambda: acker.pending == 0, BUSY_BOUND)
         if acker.pending:
             log.error("%s outcomes could not be written: these messages come back when their leases end", acker.pending)
 

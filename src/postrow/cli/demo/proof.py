@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -94,8 +95,8 @@ class Findings:
         return sum(int(row[column]) for row in self.shops)
 
 
-def ask(conn: psycopg.Connection[Any], website: Website, *, killed: str, held: int) -> Findings:
-    """Ask the database; `killed` is the worker that was killed, and `held` how many messages it held then."""
+def ask(conn: psycopg.Connection[Any], website: Website, *, killed: str, held: Sequence[UUID]) -> Findings:
+    """Ask the database; `killed` is the worker that was killed, and `held` the messages that it held then."""
     names = [queue.name for queue in QUEUES]
     with conn.cursor() as cursor:
         for statement in _MESSAGES.split(";\n"):
@@ -109,6 +110,8 @@ def ask(conn: psycopg.Connection[Any], website: Website, *, killed: str, held: i
 
     findings = Findings(conn.execute(_SHOPS).fetchall(), [], conn.execute(_DEAD).fetchall())
     expired = "jsonb_path_exists(failures, '$[*] ? (@.type == \"lease_expired\")')"
+    of_worker = "e ->> 'type' = 'lease_expired' and e ->> 'worker' = %s"
+    by_worker = f"exists (select from jsonb_array_elements(failures) e where {of_worker})"
     twice = "select message_id from effect group by message_id having count(*) > 1"
     findings.checks.extend(
         [
@@ -168,10 +171,10 @@ def ask(conn: psycopg.Connection[Any], website: Website, *, killed: str, held: i
             ),
             Check(
                 f"Messages that came back from {killed}, which was killed",
-                held,
+                len(held),
                 number(
-                    "select count(*) from found where state <> 'waiting' and jsonb_path_exists(failures, "
-                    "'$[*] ? (@.type == \"lease_expired\" && @.worker == $w)', jsonb_build_object('w', %s::text))",
+                    f"select count(*) from found where id = any (%s) and state <> 'waiting' and {by_worker}",
+                    list(held),
                     killed,
                 ),
             ),

@@ -25,9 +25,10 @@ def unwinding() -> Iterator[None]:
 
     def end(number: int, _frame: FrameType | None) -> None:
         ignore()
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + number)
+        if _deferred.on:
+            _deferred.number = number
+        else:
+            _raise(number)
 
     for number in wanted:
         signal.signal(number, end)
@@ -36,6 +37,35 @@ def unwinding() -> Iterator[None]:
     finally:
         for number in wanted:
             signal.signal(number, before[number])
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """A signal that comes while the block runs unwinds at its end: a process that was just made must be known first."""
+    _deferred.on = True
+    try:
+        yield
+    finally:
+        _deferred.on = False
+        number, _deferred.number = _deferred.number, None
+        if number is not None:
+            _raise(number)
+
+
+class _Deferred:
+    """Whether signals have to wait, and the one that does."""
+
+    on = False
+    number: int | None = None
+
+
+_deferred = _Deferred()
+
+
+def _raise(number: int) -> None:
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(128 + number)
 
 
 def ignore() -> None:

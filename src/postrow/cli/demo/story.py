@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import UUID
 
 import psycopg
 
@@ -91,8 +92,8 @@ def _play(script: Script, stack: ExitStack) -> int:
 
 def _act(
     script: Script, stage: Stage, conn: psycopg.Connection[Any], website: Website, workers: Workers
-) -> tuple[Worker, int]:
-    """All that happens while the queues are shown. The worker that was killed, and how many messages it held."""
+) -> tuple[Worker, list[UUID]]:
+    """All that happens while the queues are shown. The worker that was killed, and the messages that it held."""
     first, second = workers.start(), workers.start()
     stage.phase("Workers", f"{first.name} and {second.name} are started: processes that handle messages.")
     _until(lambda: _living(conn) >= 2, workers, "the workers to start")
@@ -151,7 +152,7 @@ class _Pace:
             time.sleep(max(0.0, self._due - time.monotonic()))
 
 
-def _kill(stage: Stage, conn: psycopg.Connection[Any], website: Website, workers: Workers) -> tuple[Worker, int]:
+def _kill(stage: Stage, conn: psycopg.Connection[Any], website: Website, workers: Workers) -> tuple[Worker, list[UUID]]:
     """Kill the worker that books the heavy article, after it has booked and before it could say so."""
     booking = "select worker from effect where queue = 'demo.warehouse' and subject = %s"
     name = _until(lambda: _one(conn, booking, f"order:{website.heavy}"), workers, "the booking of the heavy order")
@@ -159,10 +160,11 @@ def _kill(stage: Stage, conn: psycopg.Connection[Any], website: Website, workers
     workers.kill(victim)
     gone = "select not exists (select from pg_stat_activity where application_name = %s)"
     _until(lambda: _one(conn, gone, name), workers, "the killed worker's sessions to end")
-    held = _one(conn, "select count(*) from postrow.message where claim_token is not null and claimed_by = %s", name)
+    query = "select id from postrow.message where claim_token is not null and claimed_by = %s"
+    held = [row[0] for row in conn.execute(query, [name])]
     stage.phase(
         "kill -9",
-        f"{name} (process {victim.pid}) is killed in the middle of its work. It held {plural(held, 'message')}, "
+        f"{name} (process {victim.pid}) is killed in the middle of its work. It held {plural(len(held), 'message')}, "
         "and can tell nobody how far it came with them.",
     )
     return victim, held

@@ -12,6 +12,7 @@ from pathlib import Path
 from psycopg.conninfo import make_conninfo
 
 from postrow.app import DSN_VARIABLE
+from postrow.cli.demo import signals
 from postrow.cli.demo.shop import PARENT_VARIABLE
 from postrow.errors import WorkerError
 
@@ -47,7 +48,7 @@ class Workers:
         name = f"worker-{len(self.all) + 1}"
         log = self._folder / f"{name}.log"
         words = [sys.executable, "-m", "postrow", "worker", TARGET, "--name", name, "--grace", "5s"]
-        with log.open("wb") as output:
+        with log.open("wb") as output, signals.deferred():
             process = subprocess.Popen(
                 words,
                 stdin=subprocess.PIPE,  # never written to: it ends when this process does, and the worker with it
@@ -60,8 +61,8 @@ class Workers:
                 },
                 start_new_session=True,  # Ctrl-C is for the demo, which then ends its workers
             )
-        worker = Worker(name, process, log)
-        self.all.append(worker)
+            worker = Worker(name, process, log)
+            self.all.append(worker)
         return worker
 
     def named(self, name: str) -> Worker:

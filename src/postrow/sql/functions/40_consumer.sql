@@ -119,6 +119,15 @@ end
 $$
 
 -- next
+-- Who consumes a queue: a row for all tenants ('*') and one for each tenant with its own. Who calls it: workers, every few
+-- seconds, so that one whose handler was replaced takes nothing more. Locks nothing.
+create or replace function postrow.consumers(queue text) returns table (tenant text, handler text)
+language sql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+select c.tenant, c.handler from postrow.consumer c where c.queue = consumers.queue order by c.tenant
+$$
+
+-- next
 -- Takes the consumer of a queue away; its messages stay, and are retried by the defaults. True if there was one.
 create or replace function postrow.unregister_consumer(queue text, tenant text default '*') returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp

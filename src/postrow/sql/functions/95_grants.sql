@@ -21,7 +21,7 @@ begin
             array['claim', 'claim_lanes', 'lanes', 'release_claim', 'ack', 'fail', 'release', 'bury', 'extend',
                 'register_consumer', 'beat', 'leave', 'sweep']),
         (array['postrow_worker', 'postrow_admin', 'postrow_reader'],
-            array['depth', 'depth_pending', 'next_due', 'status']),
+            array['depth', 'depth_pending', 'next_due', 'status', 'consumers']),
         (array['postrow_admin', 'postrow_reader'], array['show', 'peek', 'consumer_of', 'setting']),
         (array['postrow_admin'], array['redrive', 'resolve', 'configure', 'unregister_consumer']),
         (array['postrow_producer', 'postrow_worker', 'postrow_admin', 'postrow_reader'],

@@ -1,0 +1,67 @@
+"""Every committed message is settled, none is lost, no stale token is accepted: whatever dies meanwhile."""
+
+import contextlib
+import time
+
+import psycopg
+
+
+def test_workers_are_killed_and_restarted(fleet, ledger):
+    fleet.supervise()
+    for name in ("w1", "w2"):
+        fleet.start(name)
+    for n in range(6):
+        ledger.wait_for_work()
+        fleet.kill(("w1", "w2")[n % 2])
+    ledger.balances()
+    assert fleet.restarts == 6
+
+
+def test_postgres_is_killed_and_recovers(fleet, ledger, durable_server):
+    for name in ("w1", "w2"):
+        fleet.start(name)
+    for _ in range(3):
+        ledger.wait_for_work()
+        durable_server.kill()
+        durable_server.start()
+    ledger.balances()
+    assert fleet.alive("w1")
+    assert fleet.alive("w2")
+    assert fleet.said.count(" WARNING ") < 60
+
+
+def test_postgres_is_stopped_for_ten_seconds(fleet, ledger, durable_server):
+    for name in ("w1", "w2"):
+        fleet.start(name)
+    ledger.wait_for_work()
+    durable_server.stop()
+    time.sleep(10)  # the case itself: an outage of ten seconds
+    durable_server.start()
+    began = time.monotonic()
+    ledger.wait_for_work(1)
+    assert time.monotonic() - began < 16  # back-off pauses 15 s at most
+    ledger.balances()
+    assert fleet.alive("w1")
+    assert fleet.alive("w2")
+    assert "the database is back" in fleet.said
+
+
+def test_every_connection_is_terminated_again_and_again(fleet, ledger, db):
+    for name in ("w1", "w2"):
+        fleet.start(name)
+    for _ in range(8):
+        ledger.wait_for_work(10)
+        with psycopg.connect(db.server.dsn(), autocommit=True) as conn, contextlib.suppress(psycopg.Error):
+            conn.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [db.name])
+    ledger.balances()
+    assert "begins again" not in fleet.said
+
+
+def test_ten_workers_at_once_and_half_of_them_are_killed(fleet, ledger, db):
+    for n in range(10):
+        fleet.start(f"w{n}", slots=3)
+    ledger.wait_for_work(100)
+    for n in range(5):
+        fleet.kill(f"w{n}")
+    ledger.balances()
+    assert db.value("select count(distinct claimed_by) from postrow.history") > 5
