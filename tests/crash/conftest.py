@@ -39,6 +39,8 @@ def durable_server():
             conn.execute("create database crash_template")
         migrate.apply(running.dsn("crash_template"))
         with psycopg.connect(running.dsn("crash_template"), autocommit=True) as conn:
+            if mutation := os.environ.get("POSTROW_TEST_MUTATION"):  # as in tests/conftest.py
+                conn.execute(Path(mutation).read_text(encoding="utf-8"))
             conn.execute("create table orders (n bigserial primary key, tenant text, message uuid)")
             conn.execute(
                 "create table ran (message uuid, tenant text, attempt int, worker text, token uuid, "

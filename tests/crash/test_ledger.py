@@ -30,7 +30,7 @@ def test_postgres_is_killed_and_recovers(fleet, ledger, durable_server):
     assert fleet.said.count(" WARNING ") < 60
 
 
-def test_postgres_is_stopped_for_ten_seconds(fleet, ledger, durable_server):
+def test_postgres_is_stopped_for_ten_seconds(fleet, ledger, durable_server, wait_for):
     for name in ("w1", "w2"):
         fleet.start(name)
     ledger.wait_for_work()
@@ -43,7 +43,7 @@ def test_postgres_is_stopped_for_ten_seconds(fleet, ledger, durable_server):
     ledger.balances()
     assert fleet.alive("w1")
     assert fleet.alive("w2")
-    assert "the database is back" in fleet.said
+    wait_for(lambda: fleet.said.count("the database is back") >= 2, what="each worker to say that all is well again")
 
 
 def test_every_connection_is_terminated_again_and_again(fleet, ledger, db):

@@ -130,5 +130,5 @@ def test_a_claim_is_not_compiled(conn):
     conn.execute("select * from postrow.claim('emails', 10, max_bytes => 1000)")
     conn.execute("select * from postrow.claim_lanes('emails', '{default}', '{0}', '{null}', 10, 10, max_bytes => 1000)")
     conn.remove_notice_handler(notice)
-    assert sum("picked as materialized" in text for text in seen) == 2
+    assert sum("for update skip locked" in text for text in seen) == 2
     assert not [text for text in seen if "JIT:" in text]

@@ -103,6 +103,20 @@ class Database:
         found = self.rows("select * from postrow.dead_letter where id = %s", [id_])
         return found[0] if found else None
 
+    def lease_left(self, id_):
+        """Seconds until the message's lease ends; None when nobody holds it."""
+        return self.value(
+            "select (select extract(epoch from available_at - postrow.clock())::float8 from postrow.message "
+            "where id = %s and claim_token is not null)",
+            [id_],
+        )
+
+    def take_away(self, id_):
+        """What a sweep and another worker's claim do: a new token."""
+        self.rows(
+            "update postrow.message set claim_token = gen_random_uuid(), claimed_by = 'other' where id = %s", [id_]
+        )
+
     def live(self):
         """How many messages are not settled."""
         return self.value("select count(*) from postrow.message")
@@ -221,6 +235,42 @@ def troubled(monkeypatch):
 
     monkeypatch.setattr(connections.Weather, "failed", failed)
     return parts
+
+
+class Reached:
+    """A point that a handler comes to, with what it has to show."""
+
+    def __init__(self):
+        self._event = threading.Event()
+        self._value = None
+
+    def come(self, value=None):
+        self._value = value
+        self._event.set()
+
+    def wait(self):
+        assert self._event.wait(20), "the handler did not come so far"
+        return self._value
+
+
+@pytest.fixture
+def reached():
+    """Makes points that handlers come to."""
+    return Reached
+
+
+@pytest.fixture
+def sessions_on():
+    """Makes sessions in a transaction, on a DSN; closed at the end."""
+    made = []
+
+    def connect(dsn):
+        made.append(psycopg.connect(dsn))
+        return made[-1]
+
+    yield connect
+    for conn in made:
+        conn.close()
 
 
 @pytest.fixture

@@ -199,7 +199,7 @@ def test_a_part_that_raises_is_said_and_begins_again(app, db, start, wait_for, l
     wait_for(lambda: db.history(id_))
     wait_for(lambda: lines("the sweeper failed, and begins again"))
     expired = db.put(queue="unknown", max_attempts=1)
-    db.rows("select from postrow.claim('unknown', 1, lease => '0.01 s')")
+    db.rows("select 1 from postrow.claim('unknown', 1, lease => '0.01 s')")
     assert wait_for(lambda: db.dead(expired)).reason == "lease"
 
 
@@ -275,3 +275,25 @@ def test_a_port_that_is_taken_is_an_error_at_the_start(start, handled):
         assert isinstance(start(health=("127.0.0.1", taken.port)).end(), OSError)
     finally:
         taken.close()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_lease_that_ended_in_an_outage_is_renewed_on_return_and_not_swept(app, db, start, until, wait_for):
+    inside, may_end, starts = threading.Event(), threading.Event(), []
+
+    @app.queue("q").consumer(lease=0.4)
+    async def handle(message):
+        starts.append(message.payload)
+        inside.set()
+        await until(may_end)
+
+    id_ = db.put()
+    start()
+    assert inside.wait(20)
+    with db.away():
+        wait_for(lambda: db.value("select available_at < postrow.clock() from postrow.message"))
+    wait_for(lambda: db.value("select available_at > postrow.clock() from postrow.message"))
+    may_end.set()
+    wait_for(lambda: db.history(id_))
+    assert starts == [1]
+    assert db.history(id_).attempt == 1

@@ -16,6 +16,7 @@ from psycopg.rows import tuple_row
 from postrow.errors import (
     AbortedTransactionError,
     NotInTransactionError,
+    SerializationError,
     UnsupportedHandleError,
     from_sqlstate,
 )
@@ -72,11 +73,17 @@ async def execute_async(conn: Async, op: Op[T], *, binary: bool = False) -> T:
         translate(error)
 
 
+class _SerializationFailure(SerializationError, psycopg.errors.SerializationFailure):  # type: ignore[misc]  # one value
+    """Ours, and psycopg's: the loop that runs the caller's transaction again may be written for either."""
+
+
 def translate(error: psycopg.Error) -> NoReturn:
     """Raise our exception for an error of the database, or the error itself."""
     ours = from_sqlstate(error.sqlstate, error.diag.message_primary or str(error), error.diag.message_hint)
     if ours is None:
         raise error
+    if isinstance(ours, SerializationError):
+        ours = _SerializationFailure(ours.message, hint=ours.hint)
     raise ours from error
 
 

@@ -12,6 +12,9 @@ from postrow.worker.connections import Weather, connect
 
 EVERY = 1.0  # seconds between looks for expired leases and targets, give or take a quarter
 FULL_EVERY = 15  # of which one does all steps
+# seconds after an outage until the first sweep: heartbeats come back within 5, and then renew leases that have ended
+# meanwhile and that nobody has taken; what lives need not run twice
+AFTER_OUTAGE = 6.0
 PRESSING = ("leases", "targets")
 
 
@@ -21,10 +24,14 @@ class Sweeper:
     def __init__(self, dsn: str, weather: Weather) -> None:
         self._dsn = dsn
         self._weather = weather
+        self._connected_before = False
 
     async def run(self) -> None:
         """Sweep until cancelled. Raises when the database is away: to be called again."""
         async with await connect(self._dsn, "sweeper") as conn:
+            if self._connected_before:
+                await asyncio.sleep(AFTER_OUTAGE)
+            self._connected_before = True
             for turn in itertools.count():
                 for step in (None,) if turn % FULL_EVERY == 0 else PRESSING:
                     steps = await execute_async(conn, fleet.sweep(step))

@@ -273,7 +273,7 @@ class Worker:
         return _Parts(slots, executor, acker, claimer, heartbeat, Supervisor(weather))
 
     async def _wind_down(self, parts: _Parts) -> None:
-        """Claim no more, let handlers finish, release the rest, write every outcome. The heartbeat goes on meanwhile."""
+        """Claim no more, let handlers finish, release the rest, write all outcomes. The heartbeat goes on meanwhile."""
         executor, acker, supervisor = parts.executor, parts.acker, parts.supervisor
         parts.claimer.stop()
         await _until(lambda: not parts.claimer.claiming, CANCEL_BOUND)

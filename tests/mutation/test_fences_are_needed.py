@@ -1,0 +1,158 @@
+"""Each fence of the SQL, taken out in turn, makes a named test fail: so each fence is needed, and each test sees it."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from postrow import sql
+
+pytestmark = pytest.mark.mutation
+
+ROOT = Path(__file__).parents[2]
+FENCES = "tests/races/test_fences.py::"
+CLAIM = "tests/plans/test_claim.py::"
+SETTLE = "tests/plans/test_settle.py::"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """What to replace in a function file (a pattern and its replacement), and the tests that have to fail then."""
+
+    file: str
+    change: dict[str, str]
+    tests: tuple[str, ...]
+    function: str | None = None
+
+    def apply(self):
+        """The statements of the file, changed, as one script."""
+        [file] = [file for file in sql.functions() if file.name == self.file]
+        statements = []
+        matched = set()
+        for statement in file.statements:
+            changed = statement
+            if self.function is None or f"function postrow.{self.function}(" in statement:
+                for old, new in self.change.items():
+                    changed, count = re.subn(old, lambda _, new=new: new, changed)
+                    matched |= {old} if count else set()
+            statements.append(changed)
+        assert matched == set(self.change), "this mutation changes nothing: bring it up to date"
+        return ";\n".join(statements)
+
+
+# Forced plans have two fences each, made at each call and by few kinds of scan: one alone holds in what we could find
+# (tests/plans), so both are taken out together; and the kinds of scan alone, where that does harm.
+KEPT = {r" ?set plan_cache_mode = \w+": ""}
+SCANS = {r" ?set enable_\w+ = \w+": ""}
+WHOLE_INDEX = {r"enable_bitmapscan = on": "enable_bitmapscan = off", r"enable_indexscan = off": "enable_indexscan = on"}
+TWO_ACKS = FENCES + "test_of_two_acks_at_once_one_is_accepted"
+SWEPT = FENCES + "test_an_ack_that_waited_for_the_sweep_is_stale"
+EXTEND = FENCES + "test_extend_does_not_wait_for_an_ack_that_is_not_committed"
+PASSES_BY = FENCES + "test_a_claim_passes_by_what_another_has_locked"
+
+MUTATIONS = {
+    "the token is not compared": Mutation(
+        "70_settle",
+        {r"m\.claim_token is not distinct from w\.token": "true"},
+        (FENCES + "test_a_stale_token_is_refused_and_changes_nothing",),
+        "take",
+    ),
+    "a settlement does not lock its rows": Mutation(
+        "70_settle", {r"for update of m\) t": ") t"}, (TWO_ACKS, SWEPT), "take"
+    ),
+    "a settlement that shall not wait does not lock its rows": Mutation(
+        "70_settle", {r"for update of m skip locked": ""}, (EXTEND,), "take"
+    ),
+    "a settlement that shall not wait waits": Mutation("70_settle", {r" skip locked": ""}, (EXTEND,), "take"),
+    "the outcome is read with the snapshot from before the wait": Mutation(
+        "70_settle",
+        {
+            r"v_taken    int\[\] := ": "v_seen jsonb := (select jsonb_object_agg(o.id, o.outcome) "
+            "from postrow.outcomes(ack.tenants, ack.ids, ack.tokens, '{}') o);\n    v_taken int[] := ",
+            r"return query select \* from": "return query select o.tenant, o.id, case o.outcome when 'accepted' "
+            "then 'accepted' else v_seen ->> o.id::text end from",
+            r"ack\.tokens, v_taken\);": "ack.tokens, v_taken) o;",
+        },
+        (SWEPT,),
+        "ack",
+    ),
+    "a claim waits for locked rows": Mutation("60_claim", {r" skip locked": ""}, (PASSES_BY,), "pick"),
+    "a claim of lanes waits for locked rows": Mutation("60_claim", {r" skip locked": ""}, (PASSES_BY,), "claim_lanes"),
+    "attempts have no bound": Mutation(
+        "75_fail",
+        {r"m\.attempt >= coalesce\(m\.max_attempts, c\.max_attempts, 5\) as spent": "false as spent"},
+        (
+            FENCES + "test_a_message_that_kills_its_worker_runs_out_of_attempts",
+            FENCES + "test_a_failed_message_runs_out_of_attempts",
+        ),
+        "retry_or_kill",
+    ),
+    "a claim looks its messages up by any plan": Mutation(
+        "60_claim", SCANS, (CLAIM + "test_claim_from_a_deep_lane[refilled-null-'t']",), "mark"
+    ),
+    "a claim keeps plans, of any kind": Mutation(
+        "60_claim",
+        KEPT | SCANS,
+        (CLAIM + "test_claim_from_a_deep_lane[old plans-null-'t']", CLAIM + "test_lanes_reads_one_message_a_lane"),
+    ),
+    "a settlement keeps plans, of any kind": Mutation(
+        "70_settle", KEPT | SCANS, (SETTLE + "test_a_settlement_of_a_batch[old plans-ack]",)
+    ),
+    "a failure keeps plans, of any kind": Mutation(
+        "75_fail", KEPT | SCANS, (SETTLE + "test_a_settlement_of_a_batch[old plans-fail]",)
+    ),
+    "a settlement may read an index from its beginning": Mutation(
+        "70_settle", WHOLE_INDEX, (SETTLE + "test_a_settlement_of_a_batch[refilled-ack]",)
+    ),
+    "a failure may read an index from its beginning": Mutation(
+        "75_fail", WHOLE_INDEX, (SETTLE + "test_a_settlement_of_a_batch[refilled-fail]",)
+    ),
+    "claims may be compiled": Mutation(
+        "60_claim", {r" set jit = off": ""}, (CLAIM + "test_every_hot_function_forbids_compilation_and_kept_plans",)
+    ),
+    "settlements may be compiled": Mutation(
+        "70_settle", {r" set jit = off": ""}, (CLAIM + "test_every_hot_function_forbids_compilation_and_kept_plans",)
+    ),
+    "failures may be compiled": Mutation(
+        "75_fail", {r" set jit = off": ""}, (CLAIM + "test_every_hot_function_forbids_compilation_and_kept_plans",)
+    ),
+}
+
+
+def run(tests, folder, *, script=None):
+    """Runs tests in a process of their own, on the SQL with a mutation, and gives (name, failure, error) of each."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    env.pop("POSTROW_TEST_MUTATION", None)
+    if script is not None:
+        (folder / "mutation.sql").write_text(script, encoding="utf-8")
+        env["POSTROW_TEST_MUTATION"] = str(folder / "mutation.sql")
+    report = folder / "report.xml"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *tests],
+        cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert report.exists(), done.stdout + done.stderr
+    cases = list(ET.parse(report).iter("testcase"))
+    assert cases, done.stdout + done.stderr
+    return [(case.get("name"), case.find("failure"), case.find("error")) for case in cases]
+
+
+def test_the_named_tests_pass_with_all_fences(tmp_path):
+    named = sorted({name for mutation in MUTATIONS.values() for name in mutation.tests})
+    assert [name for name, failure, error in run(named, tmp_path) if failure is not None or error is not None] == []
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=MUTATIONS)
+def test_without_the_fence_a_test_fails(mutation, tmp_path):
+    found = run(mutation.tests, tmp_path, script=mutation.apply())
+    assert [name for name, _, error in found if error is not None] == [], "an error, and not a failure, of"
+    failed = {name.split("[")[0]: failure.get("message") for name, failure, _ in found if failure is not None}
+    expected = {name.split("::")[1].split("[")[0] for name in mutation.tests}
+    assert set(failed) == expected, "did not see it"
+    for message in failed.values():
+        assert message.startswith(("AssertionError", "assert", "Failed")), message
