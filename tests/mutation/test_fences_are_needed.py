@@ -104,7 +104,7 @@ MUTATIONS = {
         "70_settle", KEPT | SCANS, (SETTLE + "test_a_settlement_of_a_batch[old plans-ack]",)
     ),
     "a failure keeps plans, of any kind": Mutation(
-        "75_fail", KEPT | SCANS, (SETTLE + "test_a_settlement_of_a_batch[old plans-fail]",)
+        "75_fail", KEPT | SCANS, (SETTLE + "test_a_settlement_of_a_batch[old plans-bury]",)
     ),
     "a settlement may read an index from its beginning": Mutation(
         "70_settle", WHOLE_INDEX, (SETTLE + "test_a_settlement_of_a_batch[refilled-ack]",)

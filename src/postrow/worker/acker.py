@@ -16,7 +16,7 @@ from postrow.errors import BadArgumentError, PostrowError
 from postrow.errortext import clean_text
 from postrow.models import Outcome as Answer
 from postrow.ops import Op, claims
-from postrow.worker.connections import Weather, connect
+from postrow.worker.connections import Database, Weather
 from postrow.worker.slots import Outcome, Slot, Slots
 
 log = logging.getLogger("postrow.worker")
@@ -32,8 +32,10 @@ class Acker:
         retried: called with the queues of which failures were written: their messages are due again before long.
     """
 
-    def __init__(self, dsn: str, slots: Slots, weather: Weather, *, retried: Callable[[set[str]], None]) -> None:
-        self._dsn = dsn
+    def __init__(
+        self, database: Database, slots: Slots, weather: Weather, *, retried: Callable[[set[str]], None]
+    ) -> None:
+        self._database = database
         self._retried = retried
         self._slots = slots
         self._weather = weather
@@ -69,7 +71,7 @@ class Acker:
 
     async def run(self) -> None:
         """Write outcomes; ends after `close`. Raises when the database is away: to be called again, nothing is lost."""
-        conn = await connect(self._dsn, "acker")
+        conn = await self._database.connect("acker")
         async with conn:
             while True:
                 if not self._waiting:

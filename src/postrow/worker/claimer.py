@@ -15,7 +15,7 @@ from postrow.app import Consumer
 from postrow.drivers.psycopg3 import execute_async
 from postrow.ops import claims, fleet
 from postrow.worker.acker import Acker
-from postrow.worker.connections import Weather, connect
+from postrow.worker.connections import Database, Weather
 from postrow.worker.executor import Executor
 from postrow.worker.lanes import TAP_WINDOW, Lanes
 from postrow.worker.slots import Slot
@@ -64,7 +64,7 @@ class Claimer:
 
     def __init__(
         self,
-        dsn: str,
+        database: Database,
         consumers: list[Consumer],
         executor: Executor,
         acker: Acker,
@@ -75,7 +75,7 @@ class Claimer:
         poll_interval: float,
         refused: Callable[[Slot], None],
     ) -> None:
-        self._dsn = dsn
+        self._database = database
         self._feeds = [Feed(consumer) for consumer in consumers]
         self._executor = executor
         self._acker = acker
@@ -125,7 +125,7 @@ class Claimer:
 
     async def run(self) -> None:
         """Claim until stopped. Raises when the database is away: to be called again."""
-        async with await connect(self._dsn, "claimer") as conn:
+        async with await self._database.connect("claimer") as conn:
             for feed in self._feeds:
                 feed.lanes.forget()
             await self._give_back(conn)
@@ -135,7 +135,7 @@ class Claimer:
                 self._weather.fine("claimer")
                 if found:
                     self._worked_at = time.monotonic()
-                await self._pause(found=found, full=full)
+                await self._pause(full=full)
 
     @property
     def claiming(self) -> bool:
@@ -145,7 +145,7 @@ class Claimer:
     async def give_back(self) -> None:
         """After a stop in the middle of a claim: give back what it took."""
         if self._unanswered:
-            async with await connect(self._dsn, "claimer") as conn:
+            async with await self._database.connect("claimer") as conn:
                 await self._give_back(conn)
 
     async def _give_back(self, conn: psycopg.AsyncConnection[Any]) -> None:
@@ -163,7 +163,7 @@ class Claimer:
         return self._acker.pending > max(2000, UNWRITTEN * self._concurrency)
 
     async def _round(self, conn: psycopg.AsyncConnection[Any]) -> tuple[bool, bool]:
-        """One claim for each consumer with free slots. Whether anything was found, and whether any had all it asked for."""
+        """One claim for each consumer with free slots. Whether anything was found, and whether any had all it asked."""
         found = full = self._short = False
         self._feeds.append(self._feeds.pop(0))  # each is first in its turn
         for feed in list(self._feeds):
@@ -230,8 +230,8 @@ class Claimer:
             slot.consumer = own
             slot.renewed = float("-inf")  # it has the lease of the other consumer: renew it with its own
 
-    async def _pause(self, *, found: bool, full: bool) -> None:
-        """Go on at once while slots are filled; soon for a while after a find; else when woken, due, or after the interval."""
+    async def _pause(self, *, full: bool) -> None:
+        """Go on at once while slots are filled, soon for a while after a find, else when woken, when due, or in time."""
         if full and any(self._free(feed) > 0 for feed in self._feeds) and not self._held_up():
             await asyncio.sleep(0)
             return

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from postrow.errors import PostrowError
+from postrow.errors import PostrowError, WorkerError
 
 log = logging.getLogger("postrow.worker")
 
@@ -25,7 +25,9 @@ KEEPALIVE = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
-ISOLATION = "set default_transaction_isolation = 'read committed'"  # a claim in a stricter level fails under contention
+# a claim in a stricter level fails under contention
+ISOLATION = "set default_transaction_isolation = 'read committed'"
+SHOW_ISOLATION = "show default_transaction_isolation"
 
 DATABASE_ERRORS = (psycopg.Error, PostrowError, OSError)
 """What a part of the worker meets when the database is away, read-only, or refuses: it tries again, with back-off."""
@@ -38,31 +40,62 @@ def conninfo(dsn: str, part: str) -> str:
     return make_conninfo(**settings)
 
 
-async def connect(dsn: str, part: str) -> psycopg.AsyncConnection[Any]:
-    """An async connection in autocommit mode: each of a worker's calls is one transaction."""
-    try:
-        conn = await psycopg.AsyncConnection.connect(conninfo(dsn, part), autocommit=True)
-    except asyncio.CancelledError as error:
-        # psycopg leaves the half-open socket to the garbage collector, and the server waits a minute for our password
-        traceback.clear_frames(error.__traceback__)
-        raise
-    try:
-        await conn.execute(ISOLATION)
-    except BaseException:
-        await conn.close()
-        raise
-    return conn
+@dataclass(frozen=True, slots=True)
+class Database:
+    """Where a worker's parts connect to.
+
+    `pooled`: through a pooler in transaction mode, perhaps. Then nothing is prepared and nothing set for the session,
+    since the next statement may run in another, and what was set would stay for a stranger.
+    """
+
+    dsn: str
+    pooled: bool = False
+
+    async def connect(self, part: str) -> psycopg.AsyncConnection[Any]:
+        """An async connection in autocommit mode: each of a worker's calls is one transaction."""
+        try:
+            conn = await psycopg.AsyncConnection.connect(
+                conninfo(self.dsn, part), autocommit=True, prepare_threshold=self._prepare_threshold
+            )
+        except asyncio.CancelledError as error:
+            # psycopg leaves the half-open socket to the garbage collector, and the server waits a minute for us
+            traceback.clear_frames(error.__traceback__)
+            raise
+        try:
+            if self.pooled:
+                _check_isolation(await (await conn.execute(SHOW_ISOLATION)).fetchone())
+            else:
+                await conn.execute(ISOLATION)
+        except BaseException:
+            await conn.close()
+            raise
+        return conn
+
+    def connect_sync(self, part: str) -> psycopg.Connection[Any]:
+        """The same, for the heartbeat's thread."""
+        conn = psycopg.connect(conninfo(self.dsn, part), autocommit=True, prepare_threshold=self._prepare_threshold)
+        try:
+            if self.pooled:
+                _check_isolation(conn.execute(SHOW_ISOLATION).fetchone())
+            else:
+                conn.execute(ISOLATION)
+        except BaseException:
+            conn.close()
+            raise
+        return conn
+
+    @property
+    def _prepare_threshold(self) -> int | None:
+        return None if self.pooled else 5  # psycopg's own default
 
 
-def connect_sync(dsn: str, part: str) -> psycopg.Connection[Any]:
-    """The same, for the heartbeat's thread."""
-    conn = psycopg.connect(conninfo(dsn, part), autocommit=True)
-    try:
-        conn.execute(ISOLATION)
-    except BaseException:
-        conn.close()
-        raise
-    return conn
+def _check_isolation(row: tuple[Any, ...] | None) -> None:
+    level = row[0] if row else None
+    if level != "read committed":
+        raise WorkerError(
+            f"transactions of this role are {level} by default, and through a pooler a worker cannot set its own",
+            hint="Run: alter role ... set default_transaction_isolation = 'read committed'",
+        )
 
 
 class Backoff:
@@ -91,6 +124,7 @@ class Weather:
     down: dict[str, str] = field(default_factory=dict)
     since: float = 0.0
     logged: float = 0.0
+    cleared: float = 0.0  # when a part last had the database again
 
     def failed(self, part: str, error: BaseException) -> None:
         """A part could not reach the database."""
@@ -106,5 +140,7 @@ class Weather:
 
     def fine(self, part: str) -> None:
         """A part has the database."""
-        if self.down.pop(part, None) is not None and not self.down:
-            log.info("the database is back after %.1f s", time.monotonic() - self.since)
+        if self.down.pop(part, None) is not None:
+            self.cleared = time.monotonic()
+            if not self.down:
+                log.info("the database is back after %.1f s", self.cleared - self.since)

@@ -6,24 +6,21 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import os
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 import psycopg
 
 from postrow.drivers.psycopg3 import execute
 from postrow.errors import BadArgumentError
 from postrow.models import Outcome as Answer
-from postrow.ops import claims, fleet
-from postrow.worker.connections import DATABASE_ERRORS, Backoff, Weather, connect_sync
+from postrow.ops import Op, claims
+from postrow.worker.connections import DATABASE_ERRORS, Backoff, Database, Weather
 from postrow.worker.executor import lease_lost
 from postrow.worker.slots import Slot, Slots
 
@@ -40,28 +37,31 @@ class Heartbeat:
     """A thread that looks several times in each third of the shortest lease for leases that are due.
 
     Args:
-        dsn: the database.
+        database: where to connect.
         slots: what is held.
         lost: called in the event loop with a slot that another worker has.
-        identity: this worker's sign of life (id, name, queues, version).
+        beat: this worker's sign of life, given again every 5 s.
+        farewell: what it says when it stops.
         shortest: the shortest lease of the worker's consumers.
     """
 
     def __init__(
         self,
-        dsn: str,
+        database: Database,
         slots: Slots,
         weather: Weather,
         *,
         lost: Callable[[Slot], None],
-        identity: tuple[UUID, str, Sequence[str], str],
+        beat: Op[None],
+        farewell: Op[None],
         shortest: timedelta,
     ) -> None:
-        self._dsn = dsn
+        self._database = database
         self._slots = slots
         self._weather = weather
         self._lost = lost
-        self._id, self._name, self._queues, self._version = identity
+        self._beat = beat
+        self._farewell = farewell
         self._tick = min(1.0, max(0.03, shortest.total_seconds() / 15))
         self._loop = asyncio.get_running_loop()
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
@@ -105,7 +105,7 @@ class Heartbeat:
         backoff = Backoff(cap=5.0)
         while not self._stopping.is_set():
             try:
-                with connect_sync(self._dsn, "heartbeat") as conn:
+                with self._database.connect_sync("heartbeat") as conn:
                     self._next_beat = 0.0
                     self._serve(conn, backoff)
             except DATABASE_ERRORS as error:
@@ -131,21 +131,11 @@ class Heartbeat:
                     self._renew(conn, due[start : start + CHUNK], lease)
             if time.monotonic() >= self._next_beat:
                 self._next_beat = time.monotonic() + BEAT_EVERY
-                execute(
-                    conn,
-                    fleet.beat(
-                        self._id,
-                        name=self._name,
-                        host=socket.gethostname(),
-                        pid=os.getpid(),
-                        queues=self._queues,
-                        version=self._version,
-                    ),
-                )
+                execute(conn, self._beat)
                 self._weather.fine("heartbeat")
                 backoff.reset()
             self._serve_requests(conn)
-        execute(conn, fleet.leave(self._id))
+        execute(conn, self._farewell)
 
     def _renew(
         self, conn: psycopg.Connection[Any], due: Sequence[Slot], lease: timedelta

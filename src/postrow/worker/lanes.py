@@ -32,9 +32,9 @@ class _LaneState:
 class Lanes:
     """The lanes of one queue, for one consumer.
 
-    A lane is claimed from its beginning, until two such claims in a row were slow: then from its watermark, with a claim
-    from the beginning at least each 10 s. A watermark is assigned by each claim, never compared. A lane that gave something
-    is looked at again until the window has passed in which its next tap may have been held back.
+    A lane is claimed from its beginning, until two such claims in a row were slow: then from its watermark, with a
+    claim from the beginning at least each 10 s. A watermark is assigned by each claim, never compared. A lane that gave
+    something is looked at again until the window has passed in which its next tap may have been held back.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,9 @@ class Lanes:
         """Seconds until a lane that was seen has something due; infinity where none was."""
         return max(0.0, self._due_at - time.monotonic())
 
-    def choose(self, limit: int, others: frozenset[str] = frozenset()) -> tuple[list[tuple[str, int, datetime | None]], int]:
+    def choose(
+        self, limit: int, others: frozenset[str] = frozenset()
+    ) -> tuple[list[tuple[str, int, datetime | None]], int]:
         """Lanes to claim from, lower priority first, tenants in random order, without those of `others`.
 
         And how many one of them may give: an equal share for each lane of the first priority.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import psycopg
 
-from postrow.worker.connections import Weather, connect
+from postrow.worker.connections import Database, Weather
 
 QUIET = 30.0  # seconds without a tap after which the connection is tried
 
@@ -15,27 +15,27 @@ class Listener:
     """LISTEN first, then a full look; then a call for each tap.
 
     Args:
-        dsn: a direct connection: through a pooler in transaction mode, LISTEN hears nothing.
+        database: a direct connection: through a pooler in transaction mode, LISTEN hears nothing.
         connected: called when taps can be heard (again): what was committed before needs a look.
         tapped: called with queue and tenant. A tap may be forged: nothing depends on it.
     """
 
     def __init__(
         self,
-        dsn: str,
+        database: Database,
         weather: Weather,
         *,
         connected: Callable[[], None],
         tapped: Callable[[str, str], None],
     ) -> None:
-        self._dsn = dsn
+        self._database = database
         self._weather = weather
         self._connected = connected
         self._tapped = tapped
 
     async def run(self) -> None:
         """Listen until cancelled. Raises when the connection is lost: to be called again."""
-        async with await connect(self._dsn, "listener") as conn:
+        async with await self._database.connect("listener") as conn:
             await conn.execute("listen postrow")
             self._weather.fine("listener")
             self._connected()

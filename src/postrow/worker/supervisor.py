@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 
 from postrow.worker.connections import DATABASE_ERRORS, Backoff, Weather
@@ -56,4 +57,10 @@ class Supervisor:
                 return
             if loop.time() - began > STEADY:
                 backoff.reset()
-            await asyncio.sleep(backoff.pause())
+            await self._pause(backoff.pause())
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, or less when another part has found the database again."""
+        began = time.monotonic()
+        while (left := began + seconds - time.monotonic()) > 0 and self._weather.cleared < began:  # noqa: ASYNC110  # set by a thread, too
+            await asyncio.sleep(min(left, 0.25))

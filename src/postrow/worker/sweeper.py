@@ -8,7 +8,7 @@ import random
 
 from postrow.drivers.psycopg3 import execute_async
 from postrow.ops import fleet
-from postrow.worker.connections import Weather, connect
+from postrow.worker.connections import Database, Weather
 
 EVERY = 1.0  # seconds between looks for expired leases and targets, give or take a quarter
 FULL_EVERY = 15  # of which one does all steps
@@ -21,14 +21,14 @@ PRESSING = ("leases", "targets")
 class Sweeper:
     """Calls postrow.sweep, one step a call, until nothing more is to do; then again a second later."""
 
-    def __init__(self, dsn: str, weather: Weather) -> None:
-        self._dsn = dsn
+    def __init__(self, database: Database, weather: Weather) -> None:
+        self._database = database
         self._weather = weather
         self._connected_before = False
 
     async def run(self) -> None:
         """Sweep until cancelled. Raises when the database is away: to be called again."""
-        async with await connect(self._dsn, "sweeper") as conn:
+        async with await self._database.connect("sweeper") as conn:
             if self._connected_before:
                 await asyncio.sleep(AFTER_OUTAGE)
             self._connected_before = True

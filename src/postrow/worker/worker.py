@@ -22,7 +22,7 @@ from postrow.errors import BadArgumentError, PostrowError, SchemaMismatchError
 from postrow.ops import Op, fleet
 from postrow.worker.acker import Acker
 from postrow.worker.claimer import Claimer
-from postrow.worker.connections import DATABASE_ERRORS, Backoff, Weather, connect
+from postrow.worker.connections import DATABASE_ERRORS, Backoff, Database, Weather
 from postrow.worker.executor import RELEASED, Executor
 from postrow.worker.health import Health, HealthServer
 from postrow.worker.heartbeat import Heartbeat
@@ -106,6 +106,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._stop_early = threading.Event()
+        self._id = uuid4()
         self._parts: _Parts | None = None
         self.health_port: int | None = None
 
@@ -146,9 +147,11 @@ class Worker:
         weather = Weather()
         try:
             with stopping_on_signals(self._signalled), self._health_pages(weather):
-                dsn = await asyncio.to_thread(lambda: self._app.dsn)
-                if await self._unless_stopped(self._register(dsn, weather)):
-                    await self._serve(dsn, weather)
+                # who says how to hear taps past a pooler, or does without them, may have one in between
+                pooled = self._listen_dsn is not None or self._transport == "poll"
+                database = Database(await asyncio.to_thread(lambda: self._app.dsn), pooled)
+                if await self._unless_stopped(self._register(database, weather)):
+                    await self._serve(database, weather)
         finally:
             self._loop = self._stop = None
             self._stop_early.clear()
@@ -167,6 +170,7 @@ class Worker:
             return
         server = HealthServer(self._health_address, lambda: self._health(weather))
         self.health_port = server.port
+        log.info("health pages: http://%s:%s/live and /ready", self._health_address[0], server.port)
         try:
             yield
         finally:
@@ -187,14 +191,15 @@ class Worker:
         await asyncio.wait({task}, timeout=CANCEL_BOUND)
         return False
 
-    async def _register(self, dsn: str, weather: Weather) -> None:
+    async def _register(self, database: Database, weather: Weather) -> None:
         """Check the schema and register the handlers, as soon as the database is there."""
         backoff = Backoff()
         while True:
             try:
-                async with await connect(dsn, "start") as conn:
+                async with await database.connect("start") as conn:
                     present = await _version(conn)
                     migrate.verify(present)
+                    await execute_async(conn, self._sign_of_life())  # refuses a bad name here, not for ever later
                     for consumer in self.consumers:
                         await execute_async(conn, _registration(consumer))
                 weather.fine("start")
@@ -206,9 +211,9 @@ class Worker:
             else:
                 return
 
-    async def _serve(self, dsn: str, weather: Weather) -> None:
+    async def _serve(self, database: Database, weather: Weather) -> None:
         assert self._stop is not None
-        self._parts = parts = self._build(dsn, weather)
+        self._parts = parts = self._build(database, weather)
         parts.heartbeat.start()
         keep = parts.supervisor.keep
         keep("acker", parts.acker.run)
@@ -216,11 +221,14 @@ class Worker:
         if self._transport == "tap":
             claimer = parts.claimer
             listener = Listener(
-                self._listen_dsn or dsn, weather, connected=claimer.look_everywhere, tapped=claimer.tapped
+                Database(self._listen_dsn) if self._listen_dsn else database,
+                weather,
+                connected=claimer.look_everywhere,
+                tapped=claimer.tapped,
             )
             keep("listener", listener.run)
         if self._sweep:
-            keep("sweeper", Sweeper(dsn, weather).run)
+            keep("sweeper", Sweeper(database, weather).run)
         self._say_wiring()
         try:
             await self._stop.wait()
@@ -232,13 +240,13 @@ class Worker:
             self._parts = None
         log.info("stopped: %s", ", ".join(f"{count} {word}" for word, count in parts.acker.counts.items()))
 
-    def _build(self, dsn: str, weather: Weather) -> _Parts:
+    def _build(self, database: Database, weather: Weather) -> _Parts:
         slots = Slots()
 
         def retried(queues: set[str]) -> None:
             claimer.look_at(queues)
 
-        acker = Acker(dsn, slots, weather, retried=retried)
+        acker = Acker(database, slots, weather, retried=retried)
 
         def finished(slot: Slot) -> None:
             acker.put(slot)
@@ -250,17 +258,18 @@ class Worker:
             acker.put(slot)
 
         heartbeat = Heartbeat(
-            dsn,
+            database,
             slots,
             weather,
             lost=lambda slot: executor.lost(slot),  # noqa: PLW0108  # it is made below
-            identity=(uuid4(), self.name, sorted({c.queue.name for c in self.consumers}), _package_version()),
+            beat=self._sign_of_life(),
+            farewell=fleet.leave(self._id),
             shortest=min(consumer.lease for consumer in self.consumers),
         )
         sync = sum(consumer.concurrency for consumer in self.consumers if not consumer.is_async)
         executor = Executor(slots, finished=finished, extend=heartbeat.extend, threads=min(sync, self._concurrency))
         claimer = Claimer(
-            dsn,
+            database,
             self.consumers,
             executor,
             acker,
@@ -312,6 +321,16 @@ class Worker:
         live = not dead and parts.heartbeat.alive and blocked < STUCK
         detail |= {"held": len(parts.slots), "dead": dead, "loop_blocked_for": round(blocked, 3)}
         return Health(live, live and not stopping and not weather.down, detail)
+
+    def _sign_of_life(self) -> Op[None]:
+        return fleet.beat(
+            self._id,
+            name=self.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=sorted({consumer.queue.name for consumer in self.consumers}),
+            version=_package_version(),
+        )
 
     def _say_wiring(self) -> None:
         for consumer in self.consumers:
