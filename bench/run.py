@@ -1,7 +1,7 @@
 """The benchmark: `make bench`, or with the numbers of some workloads only: `python bench/run.py drain latency`.
 
-Each workload runs three times on a fresh database of one private, durable server; the table has the medians. Ratios are of
-figures from the same run, alternating, since machines are shared and drift.
+Each workload runs three times on a fresh database of one private, durable server; the table has the medians.
+Ratios are of figures from the same run, alternating, since machines are shared and drift.
 """
 
 import argparse
@@ -81,7 +81,7 @@ def drained(dsn, count):
     with psycopg.connect(dsn) as conn, worker(dsn, "noop"):
         wait_until(conn, "select count(*) from postrow.history where queue = 'noop'", count)
         seconds = conn.execute(
-            "select extract(epoch from max(finished_at) - min(started_at))::float8 from postrow.history where queue = 'noop'"
+            "select extract(epoch from max(finished_at) - min(started_at))::float8 from postrow.history"
         ).fetchone()[0]
         conn.execute("truncate postrow.history")
         conn.commit()
@@ -89,7 +89,10 @@ def drained(dsn, count):
 
 
 PGBENCH_SCRIPT = """
-select coalesce(array_agg(c.tenant), '{}') as t, coalesce(array_agg(c.id), '{}') as i, coalesce(array_agg(c.claim_token), '{}') as k from postrow.claim_lanes('noop', '{default}', '{0}', '{null}', 500, 500, lease => '60 s', worker => 'pgbench') c where c.id is not null \\gset
+select coalesce(array_agg(c.tenant), '{}') as t, coalesce(array_agg(c.id), '{}') as i,
+    coalesce(array_agg(c.claim_token), '{}') as k
+from postrow.claim_lanes('noop', '{default}', '{0}', '{null}', 500, 500, lease => '60 s', worker => 'pgbench') c
+where c.id is not null \\gset
 select count(*) from postrow.ack(':t', ':i', ':k', wait => false);
 """
 
@@ -195,50 +198,48 @@ def scheduled(server, count=50_000, tomorrow=1_000_000):
     return {"drain with a million scheduled / empty": full / empty}
 
 
+def burst(conn, count):
+    """Messages a second of a running worker over `count` messages that were put in at once."""
+    mark = conn.execute("select clock_timestamp()").fetchone()[0]
+    postrow.enqueue_many(conn, "noop", [PAYLOAD] * count)
+    conn.commit()
+    wait_until(conn, "select count(*) from postrow.message", 0)
+    seconds = conn.execute(
+        "select extract(epoch from max(finished_at) - min(started_at))::float8 from postrow.history "
+        "where enqueued_at >= %s",
+        [mark],
+    ).fetchone()[0]
+    conn.rollback()
+    return count / seconds
+
+
 def held(server, backlog=100_000, rate=2_000, seconds=120):
-    """A steady load, then claims' speed in the second minute of a REPEATABLE READ transaction with an xid held open.
+    """Claims' speed in the second minute of a REPEATABLE READ transaction with an xid, under a steady load.
 
-    The load goes on through an old backlog that was drained after the snapshot was taken. Speed is that of a drain of
-    20,000 messages put in at once, before the snapshot and in its second minute.
+    The load goes on over an old backlog that was drained after the snapshot was taken. Speed is that of bursts of
+    20,000 messages, before the snapshot and in its second minute.
     """
-    burst = 20_000
-    with database(server) as dsn, psycopg.connect(dsn) as conn, psycopg.connect(dsn) as reader:
-        with worker(dsn, "noop"):
-
-            def burst_rate():
-                conn.execute("truncate postrow.history") if not holding else None
-                conn.commit()
-                mark = conn.execute("select clock_timestamp()").fetchone()[0]
-                conn.rollback()
-                postrow.enqueue_many(conn, "noop", [PAYLOAD] * burst)
-                conn.commit()
+    with (
+        database(server) as dsn,
+        psycopg.connect(dsn) as conn,
+        psycopg.connect(dsn) as reader,
+        worker(dsn, "noop"),
+    ):
+        before = statistics.median(burst(conn, 20_000) for _ in range(5))
+        reader.execute("set transaction isolation level repeatable read")
+        reader.execute("create temporary table held_open (n int)")  # assigns an xid
+        reader.execute("select count(*) from postrow.message")
+        fill(conn, "noop", backlog)
+        began = time.monotonic()
+        after = []
+        while time.monotonic() - began < seconds or not after:
+            fill(conn, "noop", rate // 2)
+            time.sleep(0.5)
+            if time.monotonic() - began > seconds / 2 and len(after) < 5:
                 wait_until(conn, "select count(*) from postrow.message", 0)
-                seconds = conn.execute(
-                    "select extract(epoch from max(finished_at) - min(started_at))::float8 from postrow.history "
-                    "where enqueued_at >= %s",
-                    [mark],
-                ).fetchone()[0]
-                conn.rollback()
-                return burst / seconds
-
-            holding = False
-            before = statistics.median(burst_rate() for _ in range(5))
-            reader.execute("set transaction isolation level repeatable read")
-            reader.execute("create temporary table held_open (n int)")  # assigns an xid
-            reader.execute("select count(*) from postrow.message")
-            holding = True
-            fill(conn, "noop", backlog)
-            began = time.monotonic()
-            rates = []
-            while time.monotonic() - began < seconds:
-                fill(conn, "noop", rate // 2)
-                time.sleep(0.5)
-                if time.monotonic() - began > seconds / 2 and len(rates) < 5:
-                    wait_until(conn, "select count(*) from postrow.message", 0)
-                    rates.append(burst_rate())
-            after = statistics.median(rates)
-            reader.rollback()
-    return {"claims under a held snapshot, second minute / before": after / before}
+                after.append(burst(conn, 20_000))
+        reader.rollback()
+    return {"claims under a held snapshot, second minute / before": statistics.median(after) / before}
 
 
 WORKLOADS = {"drain": drain, "bulk": bulk, "latency": latency, "scheduled": scheduled, "held": held}

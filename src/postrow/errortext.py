@@ -111,9 +111,7 @@ def _traceback(error: BaseException) -> str:
 
 def _clean(text: str, limit: int, *, keep_tail: bool) -> str:
     # A character is a byte at least: one more than `limit` of them are enough to know whether there is more.
-    part = (
-        str.__getitem__(text, slice(-limit - 1, None) if keep_tail else slice(limit + 1)) if limit > 0 else ""
-    )
+    part = str.__getitem__(text, slice(-limit - 1, None) if keep_tail else slice(limit + 1)) if limit > 0 else ""
     data = _UNSTORABLE.sub(_REPLACEMENT, part).encode()
     if len(data) <= limit:
         return data.decode()

@@ -249,8 +249,8 @@ class Message(Generic[T_co]):
     def extend(self, lease: Duration) -> Awaitable[None]:
         """Hold the claim for `lease` (seconds or a timedelta) from now.
 
-        A worker renews leases by itself while a handler runs, up to its `timeout`; this is for a sync handler that needs
-        longer than that, or one that will stop the process for a while. It does not move an async handler's timeout.
+        A worker renews leases by itself while a handler runs, up to its `timeout`; this is for a sync handler that
+        needs longer than that, or one that will hold up the process. It does not move an async handler's timeout.
         Await it in an async handler; in a sync one it has happened when the call returns.
 
         Raises:

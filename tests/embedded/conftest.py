@@ -137,8 +137,6 @@ def as_nobody(program) -> Callable[..., Program]:
         )
         if python is None:
             pytest.skip("the user nobody can reach no Python of this version")
-        return program(
-            code, *arguments, python=str(python), user=NOBODY.uid, group=NOBODY.gid, extra_groups=[]
-        )
+        return program(code, *arguments, python=str(python), user=NOBODY.uid, group=NOBODY.gid, extra_groups=[])
 
     return run

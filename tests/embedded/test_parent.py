@@ -23,9 +23,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a dea
 
 @linux
 @pytest.mark.parametrize("thread", [False, True], ids=["first thread", "other thread"])
-def test_a_parent_killed_by_sigkill_leaves_a_clean_shutdown_and_all_rows(
-    data, place, program, ask, wait, thread
-):
+def test_a_parent_killed_by_sigkill_leaves_a_clean_shutdown_and_all_rows(data, place, program, ask, wait, thread):
     code = START + "sys.stdin.read()"
     if thread:
         code = code.replace(

@@ -28,9 +28,9 @@ def test_a_server_without_a_folder_leaves_nothing_behind(bin_dir, ask):
         data, pid = server.data, server.pid
         assert server.running
         assert (data / "PG_VERSION").read_text().strip() == server.version.split(".")[0]
-        assert ask(
-            server.dsn(), "select current_user::text, pg_postmaster_start_time() <= clock_timestamp()"
-        ) == [("postrow", True)]
+        assert ask(server.dsn(), "select current_user::text, pg_postmaster_start_time() <= clock_timestamp()") == [
+            ("postrow", True)
+        ]
     assert not server.running
     assert server.pid is None
     assert is_gone(pid)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.package
 
 
 def run(*command, **options):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, **options)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, **options)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

@@ -349,9 +349,7 @@ def test_a_model_that_allows_extra_fields_carries_them():
 
 
 def test_a_field_declared_any_follows_the_rules_of_plain_json():
-    value = Order(
-        1, anything=[(1, 2), IDENTIFIER, Decimal("1.10"), Plan.PRO, datetime(2024, 5, 1, tzinfo=UTC)]
-    )
+    value = Order(1, anything=[(1, 2), IDENTIFIER, Decimal("1.10"), Plan.PRO, datetime(2024, 5, 1, tzinfo=UTC)])
     codec = Codec(Order)
     back = codec.decode(codec.encode(value))
     assert back.anything == [[1, 2], str(IDENTIFIER), "1.10", "pro", "2024-05-01T00:00:00Z"]
@@ -432,9 +430,7 @@ class Opaque:
     pass
 
 
-@pytest.mark.parametrize(
-    "type_", [Opaque, list[Opaque], Annotated[Opaque, []], dict[str, Annotated[Opaque, []]], 3]
-)
+@pytest.mark.parametrize("type_", [Opaque, list[Opaque], Annotated[Opaque, []], dict[str, Annotated[Opaque, []]], 3])
 def test_a_type_that_cannot_be_carried_is_refused_when_the_queue_is_made(type_):
     with pytest.raises(BadArgumentError, match=r"cannot be the payload of a queue: .*schema"):
         Codec(type_)

@@ -61,10 +61,7 @@ def test_falsy_payloads_stay_what_they_are(value):
 
 
 def test_the_text_is_compact_and_keeps_its_characters():
-    assert (
-        encode({"name": "Zoë 🐘", "items": [1, 2.5, None, True]})
-        == '{"name":"Zoë 🐘","items":[1,2.5,null,true]}'
-    )
+    assert encode({"name": "Zoë 🐘", "items": [1, 2.5, None, True]}) == '{"name":"Zoë 🐘","items":[1,2.5,null,true]}'
 
 
 @pytest.mark.parametrize(

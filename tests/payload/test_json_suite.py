@@ -49,9 +49,7 @@ def test_an_invalid_text_is_refused(data):
         decode(data)
 
 
-@pytest.mark.parametrize(
-    "data", [b"[" * 100_000, b'[{"":' * 50_000 + b"\n"], ids=["arrays", "arrays_and_objects"]
-)
+@pytest.mark.parametrize("data", [b"[" * 100_000, b'[{"":' * 50_000 + b"\n"], ids=["arrays", "arrays_and_objects"])
 def test_a_text_that_only_opens_brackets_is_refused(data):
     with pytest.raises(PayloadError, match="nested too deep"):
         decode(data)

@@ -14,12 +14,8 @@ from postrow.errors import PayloadError, PayloadUnicodeError
 from postrow.payload import Codec, decode, encode, plain, writer
 
 STORABLE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
-SCALARS = (
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | STORABLE
-)
-JSON = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=5) | st.dictionaries(STORABLE, inner, max_size=5)
-)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | STORABLE
+JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=5) | st.dictionaries(STORABLE, inner, max_size=5))
 ANYTHING = st.recursive(
     st.none() | st.floats() | st.text(st.characters()) | st.binary() | st.sets(st.integers()) | st.integers(),
     lambda inner: (

@@ -73,7 +73,7 @@ async def execute_async(conn: Async, op: Op[T], *, binary: bool = False) -> T:
         translate(error)
 
 
-class _SerializationFailure(SerializationError, psycopg.errors.SerializationFailure):  # type: ignore[misc]  # one value
+class _SerializationFailureError(SerializationError, psycopg.errors.SerializationFailure):  # type: ignore[misc]  # one value
     """Ours, and psycopg's: the loop that runs the caller's transaction again may be written for either."""
 
 
@@ -83,7 +83,7 @@ def translate(error: psycopg.Error) -> NoReturn:
     if ours is None:
         raise error
     if isinstance(ours, SerializationError):
-        ours = _SerializationFailure(ours.message, hint=ours.hint)
+        ours = _SerializationFailureError(ours.message, hint=ours.hint)
     raise ours from error
 
 

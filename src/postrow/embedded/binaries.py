@@ -153,9 +153,7 @@ def _copy(bin_dir: Path) -> Path:
             shutil.rmtree(draft, ignore_errors=True)
     except OSError as error:
         if not (target / inside / "bin").is_dir():
-            raise EmbeddedServerError(
-                f"Postgres could not be copied from {prefix} to {home}: {error}"
-            ) from error
+            raise EmbeddedServerError(f"Postgres could not be copied from {prefix} to {home}: {error}") from error
     return target / inside / "bin"
 
 
@@ -168,9 +166,7 @@ def _cache() -> Path:
     except FileExistsError:
         pass
     except OSError as error:
-        raise EmbeddedServerError(
-            f"The folder {place} for a copy of Postgres cannot be made: {error}"
-        ) from error
+        raise EmbeddedServerError(f"The folder {place} for a copy of Postgres cannot be made: {error}") from error
     found = place.stat()
     if found.st_uid != 0 or found.st_mode & 0o022:
         raise EmbeddedServerError(

@@ -118,9 +118,7 @@ def free_ports() -> Iterator[int]:
             if found == 20:
                 return
     if not found:
-        raise EmbeddedServerError(
-            f"No port from {PORTS.start} to {PORTS.stop - 1} is free.", hint="Name one: port=…"
-        )
+        raise EmbeddedServerError(f"No port from {PORTS.start} to {PORTS.stop - 1} is free.", hint="Name one: port=…")
 
 
 def is_free(port: int) -> bool:

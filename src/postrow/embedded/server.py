@@ -92,9 +92,7 @@ class Server:
             EmbeddedServerError: it is a temporary one, and the server has not been started.
         """
         if self._data is None:
-            raise EmbeddedServerError(
-                "A server without a data folder gets one at its start.", hint="Call start()."
-            )
+            raise EmbeddedServerError("A server without a data folder gets one at its start.", hint="Call start().")
         return self._data
 
     @property
@@ -184,9 +182,7 @@ class Server:
         with self._guard:
             if self._process is None or self._starter != os.getpid():
                 if self.running:
-                    raise EmbeddedServerError(
-                        f"The server of {self.data} was started elsewhere: kill it there."
-                    )
+                    raise EmbeddedServerError(f"The server of {self.data} was started elsewhere: kill it there.")
                 return
             crash(self._process)
 

@@ -87,9 +87,7 @@ class _LastingThread:
         with self._lock:
             if self._jobs is None:
                 self._jobs = queue.SimpleQueue()
-                threading.Thread(
-                    target=self._serve, args=(self._jobs,), name="postrow-spawn", daemon=True
-                ).start()
+                threading.Thread(target=self._serve, args=(self._jobs,), name="postrow-spawn", daemon=True).start()
             self._jobs.put((start, answer))
         return answer.result()
 

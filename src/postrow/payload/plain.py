@@ -12,9 +12,7 @@ from postrow.payload import writer
 from postrow.payload.scalars import MAX_DIGITS
 from postrow.payload.writer import MAX_DEPTH
 
-MAX_BYTES = (
-    255 * 1024 * 1024
-)  # of UTF-8 text; jsonb holds at most 268,435,455 bytes in one string, array or object
+MAX_BYTES = 255 * 1024 * 1024  # of UTF-8 text; jsonb holds at most 268,435,455 bytes in one string, array or object
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _CONTAINERS = frozenset({dict, list})
@@ -133,9 +131,7 @@ def _float(text: str) -> float | int:
     if exact.adjusted() >= MAX_DIGITS:
         raise _too_large(f"the number {text[:40]}")
     if exact != (whole := int(exact)):
-        raise PayloadError(
-            f"the number {text[:40]}… is too large for a float, and not whole as an int must be."
-        )
+        raise PayloadError(f"the number {text[:40]}… is too large for a float, and not whole as an int must be.")
     return whole
 
 
@@ -148,6 +144,4 @@ def _refuse_constant(name: str) -> Never:
 
 
 _DECODER = json.JSONDecoder(parse_float=_float, parse_constant=_refuse_constant)
-_DECODER_OF_LONG_INTEGERS = json.JSONDecoder(
-    parse_float=_float, parse_constant=_refuse_constant, parse_int=_integer
-)
+_DECODER_OF_LONG_INTEGERS = json.JSONDecoder(parse_float=_float, parse_constant=_refuse_constant, parse_int=_integer)

@@ -50,9 +50,7 @@ def _pairs(sent: object, back: object) -> tuple[dict[Any, object], dict[Any, obj
     return None
 
 
-def _difference_inside(
-    sent: dict[Any, object], back: dict[Any, object], *, exact: bool
-) -> tuple[Steps, str] | None:
+def _difference_inside(sent: dict[Any, object], back: dict[Any, object], *, exact: bool) -> tuple[Steps, str] | None:
     for name, child in sent.items():
         if name not in back:
             return (name,), "would not come back: the type does not have it"
@@ -70,10 +68,7 @@ def _same(sent: object, back: object) -> bool:
         return True
     if isinstance(sent, dt.datetime) and isinstance(back, dt.datetime):
         # Python calls the two unequal when one is in the repeated hour of a zone.
-        return (
-            sent.replace(tzinfo=None, fold=0) == back.replace(tzinfo=None)
-            and sent.utcoffset() == back.utcoffset()
-        )
+        return sent.replace(tzinfo=None, fold=0) == back.replace(tzinfo=None) and sent.utcoffset() == back.utcoffset()
     if not isinstance(back, _PLAIN) or isinstance(sent, (list, dict)):
         return False
     try:
@@ -103,9 +98,7 @@ def _fields(value: object) -> dict[Any, object] | None:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         declared = getattr(value, "__pydantic_fields__", {})
         names = [field.name for field in dataclasses.fields(value)]
-        return {
-            name: getattr(value, name) for name in names if name not in declared or not declared[name].exclude
-        }
+        return {name: getattr(value, name) for name in names if name not in declared or not declared[name].exclude}
     return None
 
 

@@ -93,9 +93,7 @@ def _of_float(value: float, path: Path) -> str:
 
 
 def _of_bytes(value: bytes, _path: Path) -> str:
-    return (
-        f'"{base64.urlsafe_b64encode(value).decode()}"'  # pydantic's alphabet; it reads the standard one, too
-    )
+    return f'"{base64.urlsafe_b64encode(value).decode()}"'  # pydantic's alphabet; it reads the standard one, too
 
 
 def _of_uuid(value: uuid.UUID, _path: Path) -> str:
@@ -104,9 +102,7 @@ def _of_uuid(value: uuid.UUID, _path: Path) -> str:
 
 def _of_decimal(value: Decimal, path: Path) -> str:
     if not value.is_finite():
-        raise refusal(
-            path, f"Decimal('{value}'), which is not a JSON number.", hint="Use None or a text for it."
-        )
+        raise refusal(path, f"Decimal('{value}'), which is not a JSON number.", hint="Use None or a text for it.")
     return f'"{value}"'
 
 

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _JSON = "Invalid JSON"  # pydantic's words; what we write is JSON, so this is about its limits
-_JSON_HINT = (
-    "A queue with a type carries about 200 levels, and integers of 4,300 digits. Plain JSON carries more."
-)
+_JSON_HINT = "A queue with a type carries about 200 levels, and integers of 4,300 digits. Plain JSON carries more."
 _ANY = (None, Any, object)  # compared, not hashed: not every type can be
 _BYTES_HINT = (
     "In a pydantic model, bytes are UTF-8 text unless it says: "
@@ -61,9 +59,7 @@ class Codec(Generic[T]):
                 raise PayloadError(f"{what}: {self._expected(value)}")
             return plain.encode(value, what=what)
         try:
-            data = self._adapter.dump_python(
-                value, mode="json", by_alias=True, round_trip=True, warnings="error"
-            )
+            data = self._adapter.dump_python(value, mode="json", by_alias=True, round_trip=True, warnings="error")
         except Exception as error:  # the user's own serializers run in there, and may raise anything
             raise self._why_not_written(value, error, what) from error
         text = plain.encode(data, what=what)
@@ -97,9 +93,7 @@ class Codec(Generic[T]):
             return self._adapter.validate_json(text)
         except Exception as error:  # as in decode
             problem = _problem(what, error)
-            raise PayloadError(
-                self._of_this_queue(problem), hint=_JSON_HINT if _JSON in problem else None
-            ) from error
+            raise PayloadError(self._of_this_queue(problem), hint=_JSON_HINT if _JSON in problem else None) from error
 
     def _why_not_written(self, value: object, error: Exception, what: str) -> PayloadError:
         """Pydantic says what it met, but not where: look for the place."""
@@ -110,9 +104,7 @@ class Codec(Generic[T]):
                 if isinstance(found[1], bytes):
                     return PayloadError(f"{place}: bytes that are not UTF-8.", hint=_BYTES_HINT)
                 plain.encode(found[1], what=place)  # raises, with the reason
-            data = self._adapter.dump_python(
-                value, mode="json", by_alias=True, round_trip=True, warnings=False
-            )
+            data = self._adapter.dump_python(value, mode="json", by_alias=True, round_trip=True, warnings=False)
             back = self._read_back(plain.encode(data, what=what), what)
             if difference := first_difference(value, back, exact=True):
                 return self._not_carried(what, *difference)

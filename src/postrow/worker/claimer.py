@@ -231,7 +231,7 @@ class Claimer:
             slot.renewed = float("-inf")  # it has the lease of the other consumer: renew it with its own
 
     async def _pause(self, *, full: bool) -> None:
-        """Go on at once while slots are filled, soon for a while after a find, else when woken, when due, or in time."""
+        """Go on at once while slots are filled, soon after a find, else when woken, when due, or in time."""
         if full and any(self._free(feed) > 0 for feed in self._feeds) and not self._held_up():
             await asyncio.sleep(0)
             return

@@ -130,8 +130,11 @@ $$
 
 -- next
 -- Refuses what is wrong with the elements of enqueue_many. What differs from row to row as a rule (subject,
--- headers, id) is checked in one pass, and each different set of the other options once. Internal. Raises PW002, PW003, PW004; the message names the position.
-create or replace function postrow.check_each(queue text, messages jsonb, defaults jsonb) returns void
+-- headers, id) is checked in one pass, and each different set of the other options once. Says whether any element
+-- has options of its own, and whether any has an id. Internal. Raises PW002, PW003, PW004; the message names the position.
+create or replace function postrow.check_each(
+    queue text, messages jsonb, defaults jsonb, out own boolean, out ids boolean
+)
 language plpgsql stable
 as $$
 #variable_conflict use_column
@@ -139,8 +142,12 @@ declare
     v_varying  constant text[] := '{payload,subject,headers,id}';
     v_row      record;
 begin
+    own := false;
+    ids := false;
     for v_row in
         select min(e.ordinality) as n,
+            bool_or(e.value ->> 'id' is not null) as ids,
+            bool_or(e.value ? 'subject' or e.value ? 'headers') as varying,
             case when jsonb_typeof(e.value) = 'object' then e.value - v_varying end as own,
             min(e.ordinality) filter (where jsonb_typeof(e.value) <> 'object' or not e.value ? 'payload')
                 as bad_shape,
@@ -148,7 +155,7 @@ begin
                 as bad_subject,
             min(e.ordinality) filter (where jsonb_typeof(e.value -> 'headers') not in ('object', 'null'))
                 as bad_headers
-        from jsonb_array_elements(check_each.messages) with ordinality e group by 2
+        from jsonb_array_elements(check_each.messages) with ordinality e group by 4
     loop
         if v_row.bad_shape is not null then
             perform postrow.refuse(format('message %s is not an object with a payload', v_row.bad_shape),
@@ -159,6 +166,8 @@ begin
         elsif v_row.bad_headers is not null then
             perform postrow.refuse(format('headers of message %s have to be a JSON object', v_row.bad_headers));
         end if;
+        own := own or v_row.ids or v_row.varying or v_row.own <> '{}';
+        ids := ids or v_row.ids;
         perform postrow.refuse(format('message %s has an unknown option %L', v_row.n, k.key))
         from jsonb_object_keys(v_row.own) k(key)
         where k.key not in ('tenant', 'priority', 'delay', 'available_at', 'max_attempts', 'target', 'target_for',
@@ -206,7 +215,7 @@ declare
     v_by        text := postrow.caller();
     v_random    uuid := gen_random_uuid();
     v_defaults  jsonb;
-    v_ids       boolean;
+    v_given     record;  -- whether any message brings options of its own, and ids
     v_present   text[] := '{}';  -- 'tenant id' of messages that exist already
     v_row       record;
 begin
@@ -219,10 +228,8 @@ begin
         'target_for', target_for, 'subject', subject, 'group_key', group_key, 'dedup_key', dedup_key,
         'dedup_for', dedup_for, 'dedup_while', dedup_while, 'expires_at', expires_at,
         'headers', headers)) d where d.value <> 'null';
-    perform postrow.check_each(enqueue_many.queue, enqueue_many.messages, v_defaults);
-
-    v_ids := exists (select from jsonb_array_elements(enqueue_many.messages) e where e.value ->> 'id' is not null);
-    if v_ids then
+    v_given := postrow.check_each(enqueue_many.queue, enqueue_many.messages, v_defaults);
+    if v_given.ids then
         for v_row in
             select x.tenant, x.id, max(greatest(coalesce(x.available_at, v_now + x.delay), v_now)) as due
             from jsonb_array_elements(enqueue_many.messages) e,
@@ -244,11 +251,13 @@ begin
             coalesce(x.id, postrow.uuid7_at(v_us + e.ordinality, v_random)) as new_id,
             v_now + e.ordinality * interval '1 microsecond' as stamp,
             -- an id that is present already, or that stands earlier in this list
-            case when v_ids and x.id is not null then x.tenant || ' ' || x.id = any (v_present)
+            case when v_given.ids and x.id is not null then x.tenant || ' ' || x.id = any (v_present)
                 or row_number() over (partition by x.tenant, x.id order by e.ordinality) > 1
             else false end as again
         from jsonb_array_elements(enqueue_many.messages) with ordinality e,
-            jsonb_to_record(postrow.own_options(e.value, v_defaults)) x(id uuid, tenant text, priority smallint,
+            -- with no options of their own, the defaults are read once and not row by row
+            jsonb_to_record(case when v_given.own then postrow.own_options(e.value, v_defaults) else v_defaults end)
+                x(id uuid, tenant text, priority smallint,
                 delay interval, available_at timestamptz, max_attempts int, target text, target_for interval,
                 subject text, expires_at timestamptz, headers jsonb)
     ), put as (
