@@ -98,7 +98,7 @@ def test_claim_lanes_skips_a_locked_message_too(actors):
         "claim_lanes", queue="q", tenants=["a", "b"], priorities=[0, 0], afters=[None, None], per_lane=5, limit=5
     )
 
-    assert [(row.lane, row.id) for row in rows] == [(1, None), (2, second)]
+    assert [(row.lane, row.id) for row in rows] == [(2, second), (1, None)]
 
 
 def test_expired_and_late_targets_that_are_locked_are_left_for_the_next_sweep(actors):

@@ -33,15 +33,17 @@ SETTINGS = settings(
 )
 QUEUES = ("emails", "reports")
 TENANTS = ("a", "b", "c")
-PRIORITIES = (-5, 0, 1)
+PRIORITIES = (-5, 0)
 LANES = [(tenant, priority) for tenant in TENANTS for priority in PRIORITIES]
 PAYLOAD, PAYLOAD_BYTES = '{"n": 1}', 8
 IDS = [uuid.UUID(int=n) for n in range(1, 4)]
 TRAIL = timedelta(seconds=0.2)
 
-queues = st.sampled_from(QUEUES)
+# few lanes with many messages, rather than many with one
+queues = st.sampled_from(["emails", "emails", "emails", "reports"])
 tenants = st.sampled_from(TENANTS)
 workers = st.sampled_from([None, "w1", "w2"])
+limits = st.integers(1, 6) | st.just(12)
 seconds = st.sampled_from([None, 5, 20, 100]).map(lambda n: n and timedelta(seconds=n))
 picks = st.lists(st.integers(0, 1000), min_size=1, max_size=5)
 
@@ -165,6 +167,18 @@ class Queue(RuleBasedStateMachine):
             "retry_jitter => false, max_attempts => 3, keep_history => false)"
         )
 
+    @initialize(
+        backlog=st.lists(
+            st.tuples(tenants, st.sampled_from(PRIORITIES), st.just(None) | workers, st.integers(1, 4)),
+            min_size=3,
+            max_size=6,
+        )
+    )
+    def backlog(self, backlog):
+        """Something to claim at the start: most of the rules need company."""
+        for tenant, priority, name, count in backlog:
+            self._put("emails", {"tenant": tenant, "priority": priority, "delay": None, "target": name}, count)
+
     @rule(by=st.sampled_from([0.001, 1, 15, 31, 100, 7200]))
     def time_passes(self, by):
         self.clock.advance(by)
@@ -172,35 +186,48 @@ class Queue(RuleBasedStateMachine):
     # -- producers
 
     @rule(
-        queue=queues, tenant=tenants, priority=st.sampled_from(PRIORITIES), delay=seconds,
-        max_attempts=st.sampled_from([None, None, 1, 3]), name=workers, target_for=seconds, expires=seconds,
-        id_=st.sampled_from([None, None, None, *IDS]),
+        queue=queues, tenant=tenants, priority=st.sampled_from(PRIORITIES), delay=st.just(None) | seconds,
+        max_attempts=st.sampled_from([None, None, 1, 3]), name=st.just(None) | workers, target_for=seconds,
+        expires=st.just(None) | seconds, count=st.integers(1, 6),
     )  # fmt: skip
-    def enqueue(self, queue, tenant, priority, delay, max_attempts, name, target_for, expires, id_):
-        now, target = self.clock.now, name  # a rule's own option has the name target
-        expires_at = expires and now + expires
-        call = (
-            "select * from postrow.enqueue(%s, %s, tenant => %s, priority => %s, delay => %s, max_attempts => %s, "
-            "target => %s, target_for => %s, expires_at => %s, id => %s)"
-        )
-        params = [queue, PAYLOAD, tenant, priority, delay, max_attempts, target, target and target_for, expires_at, id_]
+    def enqueue(self, queue, tenant, priority, delay, max_attempts, name, target_for, expires, count):
+        options = {
+            "tenant": tenant, "priority": priority, "delay": delay, "max_attempts": max_attempts, "target": name,
+            "target_for": name and target_for, "expires_at": expires and self.clock.now + expires,
+        }  # fmt: skip
+        self._put(queue, options, count)
+
+    def _put(self, queue, options, count):
+        for _ in range(count):
+            [sent] = self._enqueue(queue, options)
+            assert not sent.deduplicated
+            self._remember(sent.id, queue, options)
+
+    @rule(queue=queues, tenant=tenants, id_=st.sampled_from(IDS), delay=seconds)
+    def enqueue_with_an_id(self, queue, tenant, id_, delay):
+        options = {"tenant": tenant, "priority": 0, "delay": delay, "id": id_}
         known = self.world.ids.get((tenant, id_))
         if known not in {None, queue}:
             with pytest.raises(psycopg.Error) as refused, self.conn.transaction():
-                self.rows(call, *params)
+                self._enqueue(queue, options)
             assert refused.value.sqlstate == "PW006"
             return
-        [sent] = self.rows(call, *params)
-        assert sent.deduplicated == (known is not None)
-        if known:
-            assert sent.id == id_
-            return
-        if id_ is not None:
-            assert sent.id == id_
+        [sent] = self._enqueue(queue, options)
+        assert (sent.id, sent.deduplicated) == (id_, known is not None)
+        if not known:
             self.world.ids[tenant, id_] = queue
-        due = now + (delay or timedelta())
-        mail = Mail(tenant, sent.id, queue, priority, now, due, max_attempts, target, expires_at=expires_at)
-        mail.target_until = due + target_for if target and target_for else None
+            self._remember(id_, queue, options)
+
+    def _enqueue(self, queue, options):
+        named = ", ".join(f"{name} => %s" for name in options)
+        return self.rows(f"select * from postrow.enqueue(%s, %s, {named})", queue, PAYLOAD, *options.values())
+
+    def _remember(self, id_, queue, options):
+        now, tenant = self.clock.now, options["tenant"]
+        due = now + (options["delay"] or timedelta())
+        mail = Mail(tenant, id_, queue, options["priority"], now, due, options.get("max_attempts"))
+        mail.target, mail.expires_at = options.get("target"), options.get("expires_at")
+        mail.target_until = due + options["target_for"] if options.get("target_for") else None
         assert mail.key not in self.world.mails
         self.world.mails[mail.key] = mail
 
@@ -248,7 +275,7 @@ class Queue(RuleBasedStateMachine):
                         assert left.available_at >= row.frontier
 
     @rule(
-        queue=queues, limit=st.integers(1, 6), tenant=st.sampled_from([None, *TENANTS]), worker=workers, lease=seconds,
+        queue=queues, limit=limits, tenant=st.sampled_from([None, *TENANTS]), worker=workers, lease=seconds,
         own_token=st.booleans(), frontiers=st.booleans(), fit=st.sampled_from([None, None, None, 0.5, 1, 2.5]),
     )  # fmt: skip
     def claim(self, queue, limit, tenant, worker, lease, own_token, frontiers, fit):
@@ -280,7 +307,7 @@ class Queue(RuleBasedStateMachine):
 
     @rule(
         queue=queues, lanes=st.lists(st.sampled_from(LANES), unique=True), per_lane=st.integers(1, 3),
-        limit=st.integers(1, 6), worker=workers, lease=seconds, fit=st.sampled_from([None, None, None, 0.5, 2.5]),
+        limit=limits, worker=workers, lease=seconds, fit=st.sampled_from([None, None, None, 0.5, 2.5]),
     )  # fmt: skip
     def claim_lanes(self, queue, lanes, per_lane, limit, worker, lease, fit):
         found = self.rows(

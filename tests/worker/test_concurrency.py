@@ -174,7 +174,6 @@ def test_a_tenants_consumer_gets_no_message_of_another_that_is_targeted_at_its_w
     assert seen == {"all": ["zeta"] * 5, "acme": ["acme"] * 5}
 
 
-@pytest.mark.xfail(strict=True, reason="claim_lanes gives what is targeted at the worker, of whatever tenant")
 def test_a_worker_with_only_a_tenants_consumer_leaves_messages_of_others_that_are_targeted_at_it(
     app, db, start, wait_for
 ):

@@ -200,6 +200,7 @@ class Worker:
                     present = await _version(conn)
                     migrate.verify(present)
                     await execute_async(conn, self._sign_of_life())  # refuses a bad name here, not for ever later
+                    await execute_async(conn, fleet.leave(self._id))  # until the heartbeat says it again
                     for consumer in self.consumers:
                         await execute_async(conn, _registration(consumer))
                 weather.fine("start")

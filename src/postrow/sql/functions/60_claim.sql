@@ -116,10 +116,23 @@ end
 $$
 
 -- next
--- Picks what is targeted at `worker`, lane after lane. They are few: a laptop's own messages. `bytes` is what is left
--- of `max_bytes`. Internal.
+-- Whether anything free is targeted at `worker`. Most queues never have it, so this is asked at each claim with a kept
+-- plan: there is one index for it, and no other scan. Internal.
+create or replace function postrow.has_targeted(queue text, worker text) returns boolean
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off
+as $$
+#variable_conflict use_column
+begin
+    return exists (select from postrow.message m
+        where m.queue = has_targeted.queue and m.target = has_targeted.worker and m.claim_token is null);
+end
+$$
+
+-- next
+-- Picks what is targeted at `worker`, lane after lane, of the tenants in `among`, null: all. They are few: a laptop's own
+-- messages. `bytes` is what is left of `max_bytes`. Internal.
 create or replace function postrow.pick_targeted(
-    queue text, tenant text, worker text, "limit" int, now timestamptz, max_bytes bigint,
+    queue text, among text[], worker text, "limit" int, now timestamptz, max_bytes bigint,
     out tenants text[], out ids uuid[], out dues timestamptz[], out bytes bigint
 )
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
@@ -135,9 +148,12 @@ begin
     ids := '{}';
     dues := '{}';
     bytes := pick_targeted.max_bytes;
+    if not postrow.has_targeted(pick_targeted.queue, pick_targeted.worker) then
+        return;
+    end if;
     select m.tenant, m.priority into v_lane from postrow.message m
     where m.queue = pick_targeted.queue and m.target = pick_targeted.worker and m.claim_token is null
-        and (pick_targeted.tenant is null or m.tenant = pick_targeted.tenant)
+        and (pick_targeted.among is null or m.tenant = any (pick_targeted.among))
     order by m.tenant, m.priority limit 1;
     while found and cardinality(ids) < pick_targeted."limit" and (bytes is null or bytes > 0) loop
         v_picked := postrow.pick(pick_targeted.queue, v_lane.tenant, v_lane.priority, pick_targeted.worker, null,
@@ -150,7 +166,7 @@ begin
         exit when v_fit < cardinality(v_picked.ids);
         select m.tenant, m.priority into v_lane from postrow.message m
         where m.queue = pick_targeted.queue and m.target = pick_targeted.worker and m.claim_token is null
-            and (pick_targeted.tenant is null or m.tenant = pick_targeted.tenant)
+            and (pick_targeted.among is null or m.tenant = any (pick_targeted.among))
             and (m.tenant, m.priority) > (v_lane.tenant, v_lane.priority)
         order by m.tenant, m.priority limit 1;
     end loop;
@@ -184,7 +200,7 @@ $$
 -- so that a lost answer can be given back by release_claim(token). `max_bytes`: of payload text, at least one message.
 -- `after` starts each lane at a frontier that an earlier claim returned; with it every lane that was looked at and gave
 -- none has a row with a null id, for its frontier; pass '-infinity' at first. Expired messages are skipped. Touches one
--- lane a statement, so it runs on Citus, and pays for it: about 0.2 ms a lane looked at.
+-- lane a statement, so it runs on Citus, and pays for it: about half a millisecond a lane.
 -- Locks rows of postrow.message with skip locked: waits for nobody. Raises PW002, PW003.
 create or replace function postrow.claim(
     queue text, "limit" int, tenant text default null, lease interval default null, worker text default null,
@@ -195,32 +211,32 @@ set enable_indexscan = on set enable_seqscan = off set enable_bitmapscan = off s
 as $$
 #variable_conflict use_column
 declare
-    v_now        timestamptz := postrow.clock();
-    v_left       int := claim."limit";
-    v_bytes      bigint := claim.max_bytes;
-    v_lane       record;
-    v_picked     record;
-    v_share      int;
-    v_fit        int;
-    v_frontier   timestamptz;
-    v_lanes      int[] := '{}';
-    v_tenants    text[] := '{}';
-    v_ids        uuid[] := '{}';
-    v_dues       timestamptz[] := '{}';
-    v_frontiers  timestamptz[] := '{}';
-    v_empty      postrow.claimed;
-    v_empties    postrow.claimed[] := '{}';
+    v_now       timestamptz := postrow.clock();
+    v_token     uuid := coalesce(claim.token, gen_random_uuid());
+    v_left      int := claim."limit";
+    v_bytes     bigint := claim.max_bytes;
+    v_lane      record;
+    v_picked    record;
+    v_share     int;
+    v_fit       int;
+    v_frontier  timestamptz;
+    v_empty     postrow.claimed;
 begin
     perform postrow.check_claim(claim.queue, claim."limit", claim.lease, claim.worker, claim.max_bytes);
     if claim.tenant is not null then
         perform postrow.check_name('tenant', claim.tenant);
     end if;
     if claim.worker is not null then
-        select t.tenants, t.ids, t.dues, t.bytes into v_tenants, v_ids, v_dues, v_bytes
-        from postrow.pick_targeted(claim.queue, claim.tenant, claim.worker, v_left, v_now, v_bytes) t;
-        v_lanes := array_fill(0, array[cardinality(v_ids)]);
-        v_frontiers := array_fill(null::timestamptz, array[cardinality(v_ids)]);
-        v_left := v_left - cardinality(v_ids);
+        v_picked := postrow.pick_targeted(claim.queue, case when claim.tenant is not null then array[claim.tenant] end,
+            claim.worker, v_left, v_now, v_bytes);
+        v_fit := cardinality(v_picked.ids);
+        if v_fit > 0 then
+            return query
+            select * from postrow.mark(array_fill(0, array[v_fit]), v_picked.tenants, v_picked.ids, v_picked.dues,
+                null, claim.lease, claim.worker, v_token, v_now);
+            v_left := v_left - v_fit;
+            v_bytes := v_picked.bytes;
+        end if;
     end if;
     -- two rounds over the lanes: first the fair share of each, then what is left
     for v_lane in
@@ -251,23 +267,21 @@ begin
         order by n.priority, r.round, n.lane
     loop
         exit when v_left <= 0 or v_bytes <= 0;
-        -- the first round: what is left, over the lanes of this priority that are left
-        v_share := case when v_lane.round = 2 then v_left
-            else greatest((v_left + v_lane.siblings - 1) / v_lane.siblings, 1) end;
+        -- the first round: what is left, over the lanes of this priority that are left; rounded up, without an overflow
+        v_share := case when v_lane.round = 2 then v_left else (v_left - 1) / v_lane.siblings + 1 end;
         v_picked := postrow.pick(claim.queue, v_lane.tenant, v_lane.priority, null, claim.after, v_share, v_now,
             v_bytes is not null);
-        v_fit := postrow.fitting(v_picked.sizes, v_bytes, v_ids = '{}');
+        v_fit := postrow.fitting(v_picked.sizes, v_bytes, v_left = claim."limit");
         -- all of the lane was seen: the moment of the claim; else the last that was taken; less a trail of 0.2 s
         v_frontier := case
             when v_fit = cardinality(v_picked.ids) and v_fit < v_share then v_now - interval '0.2 s'
             when v_fit > 0 then v_picked.dues[v_fit] - interval '0.2 s'
             else claim.after end;
-        if v_fit > 0 then
-            v_lanes := v_lanes || array_fill(v_lane.lane, array[v_fit]);
-            v_tenants := v_tenants || array_fill(v_lane.tenant, array[v_fit]);
-            v_ids := v_ids || v_picked.ids[:v_fit];
-            v_dues := v_dues || v_picked.dues[:v_fit];
-            v_frontiers := v_frontiers || array_fill(v_frontier, array[v_fit]);
+        if v_fit > 0 then  -- marked here and now: the second round must not pick them again
+            return query
+            select * from postrow.mark(array_fill(v_lane.lane, array[v_fit]), array_fill(v_lane.tenant, array[v_fit]),
+                v_picked.ids[:v_fit], v_picked.dues[:v_fit], array_fill(v_frontier, array[v_fit]), claim.lease,
+                claim.worker, v_token, v_now);
             v_left := v_left - v_fit;
             v_bytes := v_bytes - (select sum(u.size) from unnest(v_picked.sizes[:v_fit]) u(size));
         elsif claim.after is not null and v_lane.round = 1 then
@@ -276,23 +290,20 @@ begin
             v_empty.queue := claim.queue;
             v_empty.priority := v_lane.priority;
             v_empty.frontier := v_frontier;
-            v_empties := v_empties || v_empty;
+            return next v_empty;
         end if;
     end loop;
-    return query
-    select * from postrow.mark(v_lanes, v_tenants, v_ids, v_dues, v_frontiers, claim.lease, claim.worker,
-        coalesce(claim.token, gen_random_uuid()), v_now);
-    return query select * from unnest(v_empties);
 end
 $$
 
 -- next
--- Claims from many lanes in one statement: `tenants`, `priorities` and `afters` are lanes, `per_lane` the most that one
--- lane gives, "limit" the most in all, in the order given. Who calls it: workers, on one server (a lateral lock does not run
--- on Citus). A row for each message, and one with null id for each lane that gave none; `lane` is its position from 1, and 0
--- for messages targeted at `worker`, which come first and count towards "limit". Every lane's rows carry its new frontier:
--- the moment of the claim if all of the lane was seen, the last available_at taken if not, both less 0.2 s; the lane's
--- own `after` where the limit was used up before it. A thousand lanes take about 10 ms.
+-- Claims from many lanes: `tenants`, `priorities` and `afters` are lanes, `per_lane` the most that one lane gives,
+-- "limit" the most in all, in the order given. Who calls it: workers, on one server (a lateral lock does not run on
+-- Citus). A row for each message, then one with null id for each lane that gave none; `lane` is its position from 1, and
+-- 0 for messages of these tenants that are targeted at `worker`, which come first and count towards "limit". Every lane's
+-- rows carry its new frontier: the moment of the claim if all of the lane was seen, the last available_at taken if not,
+-- both less 0.2 s; the lane's own `after` where the limit was used up before it. One statement picks and locks, one marks;
+-- an idle queue pays for the first alone, half a millisecond. A thousand lanes take about 10 ms.
 -- Locks rows of postrow.message with skip locked: waits for nobody. Raises PW002, PW003.
 create or replace function postrow.claim_lanes(
     queue text, tenants text[], priorities smallint[], afters timestamptz[], per_lane int, "limit" int,
@@ -307,14 +318,20 @@ declare
     v_token      uuid := coalesce(claim_lanes.token, gen_random_uuid());
     v_left       int := claim_lanes."limit";
     v_bytes      bigint := claim_lanes.max_bytes;
+    v_count      int := coalesce(cardinality(claim_lanes.tenants), 0);
     v_own        record;
     v_lanes      int[];
     v_tenants    text[];
     v_ids        uuid[];
     v_dues       timestamptz[];
     v_sizes      int[];
-    v_fit        int;
-    v_frontiers  timestamptz[];
+    v_picked     int;            -- how many were locked,
+    v_fit        int;            -- and how many of them fit into max_bytes
+    v_counts     int[];          -- of each lane: how many are taken,
+    v_last       timestamptz[];  -- when the last of them was due,
+    v_frontiers  timestamptz[];  -- and how far it was seen
+    v_stop       int;
+    v_row        postrow.claimed;
 begin
     perform postrow.check_claim(claim_lanes.queue, claim_lanes."limit", claim_lanes.lease, claim_lanes.worker,
         claim_lanes.max_bytes);
@@ -325,13 +342,14 @@ begin
             'Give three arrays with one element for each lane; a null in afters starts at the beginning.');
     end if;
     if claim_lanes.worker is not null then
-        v_own := postrow.pick_targeted(claim_lanes.queue, null, claim_lanes.worker, v_left, v_now, v_bytes);
+        v_own := postrow.pick_targeted(claim_lanes.queue, claim_lanes.tenants, claim_lanes.worker, v_left, v_now,
+            v_bytes);
         if v_own.ids <> '{}' then
             return query
             select * from postrow.mark(array_fill(0, array[cardinality(v_own.ids)]), v_own.tenants, v_own.ids,
                 v_own.dues, null, claim_lanes.lease, claim_lanes.worker, v_token, v_now);
             v_left := v_left - cardinality(v_own.ids);
-            v_bytes := greatest(v_own.bytes, 0);
+            v_bytes := case when v_own.bytes < 0 then 0 else v_own.bytes end;
         end if;
     end if;
     select coalesce(array_agg(p.n), '{}'), coalesce(array_agg(p.tenant), '{}'), coalesce(array_agg(p.id), '{}'),
@@ -354,32 +372,44 @@ begin
         ) p
         limit v_left
     ) p;
-    v_fit := postrow.fitting(v_sizes, v_bytes, v_left = claim_lanes."limit");
-    with tally as (
-        select p.n, count(*) as picked, count(*) filter (where p.i <= v_fit) as taken,
-            max(p.due_at) filter (where p.i <= v_fit) as last
-        from unnest(v_lanes, v_dues) with ordinality p(n, due_at, i) group by p.n
-    )
-    -- by position: the limit was used up in the lane of the last one picked, and was not reached elsewhere before it
-    select array_agg(case
-            when t.taken > 0 and (t.picked = claim_lanes.per_lane or t.taken < t.picked
-                or cardinality(v_ids) >= v_left and l.n = v_lanes[cardinality(v_lanes)])
-                then t.last - interval '0.2 s'
-            when t.taken < t.picked or cardinality(v_ids) >= v_left and l.n > coalesce(v_lanes[cardinality(v_lanes)], 0)
-                then l.after
-            else v_now - interval '0.2 s' end order by l.n)
-        into v_frontiers
-    from unnest(claim_lanes.afters) with ordinality l(after, n) left join tally t on t.n = l.n;
-    return query
-    select m.* from postrow.mark(v_lanes[:v_fit], v_tenants[:v_fit], v_ids[:v_fit], v_dues[:v_fit],
-        array(select v_frontiers[u.n] from unnest(v_lanes[:v_fit]) with ordinality u(n, i) order by u.i),
-        claim_lanes.lease, claim_lanes.worker, v_token, v_now) m;
-    return query
-    select l.n::int, l.tenant, null::uuid, claim_lanes.queue, l.priority, null::jsonb, null::jsonb, null::int, null::int,
-        null::uuid, null::timestamptz, null::timestamptz, null::timestamptz, null::timestamptz, null::text, null::text,
-        null::text, null::text, null::uuid, null::smallint, null::timestamptz, null::jsonb, v_frontiers[l.n]
-    from unnest(claim_lanes.tenants, claim_lanes.priorities) with ordinality l(tenant, priority, n)
-    where l.n::int <> all (v_lanes[:v_fit]);
+    v_picked := cardinality(v_ids);
+    v_fit := v_picked;
+    if v_bytes is not null and v_picked > 0 then
+        v_fit := postrow.fitting(v_sizes, v_bytes, v_left = claim_lanes."limit");
+    end if;
+    -- in loops, which cost less than the planning of a query: each lane was seen up to now, ...
+    v_frontiers := array_fill(v_now - interval '0.2 s', array[v_count]);
+    v_counts := array_fill(0, array[v_count]);
+    for i in 1 .. v_fit loop
+        v_counts[v_lanes[i]] := v_counts[v_lanes[i]] + 1;
+        v_last[v_lanes[i]] := v_dues[i];
+    end loop;
+    -- ... but for the one in which the claim stopped, if it did, those behind it, and those that gave all they may
+    v_stop := case when v_fit < v_picked then v_lanes[v_fit + 1]
+        when v_picked >= v_left then coalesce(v_lanes[v_picked], 0) end;
+    for i in 1 .. v_count loop
+        if v_counts[i] > 0 and (v_counts[i] >= claim_lanes.per_lane or i = v_stop) then
+            v_frontiers[i] := v_last[i] - interval '0.2 s';
+        elsif i >= v_stop then
+            v_frontiers[i] := claim_lanes.afters[i];
+        end if;
+    end loop;
+    if v_fit > 0 then
+        return query
+        select m.* from postrow.mark(v_lanes[:v_fit], v_tenants[:v_fit], v_ids[:v_fit], v_dues[:v_fit],
+            array(select v_frontiers[u.n] from unnest(v_lanes[:v_fit]) with ordinality u(n, i) order by u.i),
+            claim_lanes.lease, claim_lanes.worker, v_token, v_now) m;
+    end if;
+    for i in 1 .. v_count loop
+        if v_counts[i] = 0 then
+            v_row.lane := i;
+            v_row.tenant := claim_lanes.tenants[i];
+            v_row.queue := claim_lanes.queue;
+            v_row.priority := claim_lanes.priorities[i];
+            v_row.frontier := v_frontiers[i];
+            return next v_row;
+        end if;
+    end loop;
 end
 $$
 
