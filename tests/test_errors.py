@@ -53,7 +53,8 @@ def test_a_code_raised_in_the_database_is_its_class(conn, code):
     )
     with pytest.raises(PostrowError) as caught:
         psycopg3.execute(conn, raising)
-    assert type(caught.value) is BY_SQLSTATE[code]
+    assert isinstance(caught.value, BY_SQLSTATE[code])
+    assert caught.value.sqlstate == code
     assert caught.value.sqlstate == code
     assert caught.value.message == "it says"
     assert caught.value.hint

@@ -38,6 +38,7 @@ PUBLIC_API = {  # function: (roles, a call of it)
     "depth": ({WORKER, ADMIN, READER}, {"queue": "q"}),
     "depth_pending": ({WORKER, ADMIN, READER}, {"queue": "q"}),
     "next_due": ({WORKER, ADMIN, READER}, {"queue": "q"}),
+    "consumers": ({WORKER, ADMIN, READER}, {"queue": "q"}),
     "status": ({WORKER, ADMIN, READER}, {}),
     "consumer_of": ({ADMIN, READER}, {"queue": "q", "tenant": "default"}),
     "setting": ({ADMIN, READER}, {"name": "history_days"}),

@@ -21,7 +21,8 @@ def sockets():
 
 def ours():
     """The threads that a worker has made."""
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith(("postrow", "asyncio"))]
+    names = [thread.name for thread in threading.enumerate()]
+    return [n for n in names if n.startswith(("postrow-handler", "postrow-heartbeat", "postrow-health", "asyncio"))]
 
 
 def test_a_worker_starts_and_stops_five_times_and_leaves_nothing_behind(app, db, start, wait_for, lines):

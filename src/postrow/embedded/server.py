@@ -133,7 +133,9 @@ class Server:
         """
         if self._password is None:
             raise EmbeddedServerError("A server has no address before its first start.", hint="Call start().")
-        return f"postgresql://{USER}:{self._password}@{HOST}:{self._port}/{quote(database, safe='')}?sslmode=disable"
+        # the server has no SSL: an environment that asks for it is meant for another one
+        no_ssl = "?sslmode=disable" if os.environ.get("PGSSLMODE") else ""
+        return f"postgresql://{USER}:{self._password}@{HOST}:{self._port}/{quote(database, safe='')}{no_ssl}"
 
     def start(self) -> Self:
         """Starts the server if it does not run, and waits until it takes connections.

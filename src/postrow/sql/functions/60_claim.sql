@@ -276,7 +276,7 @@ begin
         v_frontier := case
             when v_fit = cardinality(v_picked.ids) and v_fit < v_share then v_now - interval '0.2 s'
             when v_fit > 0 then v_picked.dues[v_fit] - interval '0.2 s'
-            else claim.after end;
+            else nullif(claim.after, '-infinity') end;  -- a client's clock may have no such moment
         if v_fit > 0 then  -- marked here and now: the second round must not pick them again
             return query
             select * from postrow.mark(array_fill(v_lane.lane, array[v_fit]), array_fill(v_lane.tenant, array[v_fit]),
@@ -391,7 +391,7 @@ begin
         if v_counts[i] > 0 and (v_counts[i] >= claim_lanes.per_lane or i = v_stop) then
             v_frontiers[i] := v_last[i] - interval '0.2 s';
         elsif i >= v_stop then
-            v_frontiers[i] := claim_lanes.afters[i];
+            v_frontiers[i] := nullif(claim_lanes.afters[i], '-infinity');
         end if;
     end loop;
     if v_fit > 0 then
