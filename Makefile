@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-SLOW   := crash or plan or mutation or package
+SLOW   := slow or crash or plan or mutation or package
 DEBIAN_PG := $(firstword $(wildcard /usr/lib/postgresql/15/bin) $(lastword $(sort $(wildcard /usr/lib/postgresql/*/bin))))
 
 .DEFAULT_GOAL := help
@@ -30,14 +30,14 @@ demo: setup ## see it work: messages, transactions, a killed worker, a proof (un
 test: setup ## the tests, on a private Postgres (under a minute)
 	$(PYTEST) -n 2 -m "not ($(SLOW))"
 
-test-all: setup ## the tests with crashes, plans, mutations and the package
+test-all: setup ## all tests: with programs, crashes, plans, mutations and the package
 	$(PYTEST) -n 2 -m "not ($(SLOW))"
 	$(PYTEST) -n 2 -m "$(SLOW)"
 
 test-debian: setup ## all tests but the package's, on Debian's Postgres instead of the embedded one
 	@test -n "$(DEBIAN_PG)" || { echo "no Postgres found: apt-get install postgresql"; exit 1; }
 	POSTROW_TEST_BIN=$(DEBIAN_PG) $(PYTEST) -n 2 -m "not ($(SLOW))"
-	POSTROW_TEST_BIN=$(DEBIAN_PG) $(PYTEST) -n 2 -m "plan or crash"
+	POSTROW_TEST_BIN=$(DEBIAN_PG) $(PYTEST) -n 2 -m "slow or plan or crash"
 
 check: setup ## format, lint, types, floors
 	$(BIN)/ruff format --check .

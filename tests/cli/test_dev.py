@@ -8,6 +8,8 @@ import pytest
 
 from postrow import embedded
 
+pytestmark = pytest.mark.slow
+
 JOBS = """
 import postrow
 app = postrow.App()

@@ -15,6 +15,8 @@ import pytest
 
 from postrow.embedded import Server
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_database_without_messages_says_so(run):
     found = run("status")

@@ -1,8 +1,11 @@
 import signal
 
 import psycopg
+import pytest
 
 from postrow.embedded import Server
+
+pytestmark = pytest.mark.slow
 
 
 def _expired(db, number):

@@ -11,6 +11,8 @@ from postrow import errors
 from postrow.cli.failure import EXIT_CODES
 from postrow.cli.program import program
 
+pytestmark = pytest.mark.slow
+
 SECRET = "s3cret"
 
 

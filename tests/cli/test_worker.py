@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 JOBS = """
 import postrow
 app = postrow.App()

@@ -11,6 +11,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+pytestmark = pytest.mark.slow
+
 ORDERS = 20
 # what JSON allows and programs trip over; a pair of topic and payload is two of them
 TRICKY = [

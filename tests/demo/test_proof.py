@@ -8,6 +8,8 @@ import pytest
 from postrow.cli.demo import orders, proof
 from postrow.cli.demo.events import Event
 
+pytestmark = pytest.mark.slow
+
 ORDERS = 10
 BUSY = '[{"type": "x.MailServerBusyError"}, {"type": "x.MailServerBusyError"}]'
 TAXED = '[{"type": "x.NoTaxRateError", "message": "no tax rate"}]'

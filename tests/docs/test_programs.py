@@ -17,6 +17,8 @@ import postrow
 from postrow.cli import main
 from postrow.worker import Worker
 
+pytestmark = pytest.mark.slow
+
 # What differs from run to run; everything else in an output has to be as printed.
 VARYING = re.compile(
     r"(?P<id>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})|(?P<time>\d\d:\d\d:\d\d)"

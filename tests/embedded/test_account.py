@@ -12,6 +12,8 @@ from postrow.embedded.account import Account, can_reach, can_read, can_run, serv
 from postrow.embedded.folders import ROOTS_OWN
 from postrow.errors import EmbeddedServerError
 
+pytestmark = pytest.mark.slow
+
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 NOBODY = Account("nobody", 65534, 65534)
 

@@ -9,6 +9,8 @@ from postrow.embedded import Server, find_binaries
 from postrow.embedded.binaries import VARIABLE, candidates, major_of, version_of
 from postrow.errors import EmbeddedServerError
 
+pytestmark = pytest.mark.slow
+
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
 
 

@@ -7,6 +7,8 @@ from postrow.embedded.account import server_account
 from postrow.embedded.cluster import Cluster
 from postrow.errors import EmbeddedServerError
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_folder_with_other_files_is_refused_and_untouched(place):
     data = place / "data"

@@ -12,6 +12,8 @@ from postrow.embedded.account import server_account
 from postrow.embedded.postmaster import children_of, is_gone
 from postrow.errors import EmbeddedServerError
 
+pytestmark = pytest.mark.slow
+
 SERVE = """
 import sys
 from pathlib import Path

@@ -14,6 +14,8 @@ from postrow.embedded.launch import free_ports
 from postrow.embedded.postmaster import children_of, is_gone, live_postmaster, wait_until
 from postrow.errors import BadArgumentError, EmbeddedServerError
 
+pytestmark = pytest.mark.slow
+
 
 def state_of(server: Server) -> str:
     control = subprocess.run(

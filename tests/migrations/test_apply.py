@@ -8,6 +8,8 @@ from postrow import migrate, sql
 from postrow.errors import DatabaseUnreachableError, LockNotAvailableError
 from postrow.sql import SCHEMA_VERSION, SqlFile
 
+pytestmark = pytest.mark.slow
+
 KILL = "select pg_terminate_backend(pg_backend_pid(), 5000)"
 
 

@@ -60,7 +60,7 @@ def test_a_row_for_each_message_and_one_without_id_for_each_lane_that_gave_none(
     assert shape(rows)[2:] == [(3, "c", sent["c"][0]), (2, "b", None)]
     assert sorted(shape(rows)[:2]) == sorted((1, "a", id_) for id_ in sent["a"])  # due at the same moment
     assert all(row.queue == "q" and row.priority == 0 for row in rows)
-    empty = rows[2]
+    empty = rows[3]
     assert (empty.claim_token, empty.payload, empty.due_at, empty.attempt) == (None,) * 4
 
 

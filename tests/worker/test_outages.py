@@ -12,6 +12,8 @@ from postrow.worker import connections, health
 from postrow.worker import heartbeat as heartbeat_module
 from postrow.worker.sweeper import Sweeper
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def handled(app):

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SHOP = Path(__file__).with_name("shop.py")
 
 
