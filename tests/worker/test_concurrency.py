@@ -269,3 +269,12 @@ def test_a_value_outside_its_range_is_refused_before_anything_starts(app, option
 def test_an_app_without_handlers_has_no_worker(app):
     with pytest.raises(BadArgumentError, match="no handlers"):
         Worker(app)
+
+
+def test_a_name_outside_the_grammar_is_refused_at_the_start(app):
+    @app.queue("q").consumer()
+    async def handle(_message):
+        pass
+
+    with pytest.raises(postrow.BadNameError, match="name 'my laptop' is not a valid name"):
+        Worker(app, name="my laptop").run()

@@ -199,8 +199,8 @@ class Worker:
                 async with await database.connect("start") as conn:
                     present = await _version(conn)
                     migrate.verify(present)
-                    await execute_async(conn, self._sign_of_life())  # refuses a bad name here, not for ever later
-                    await execute_async(conn, fleet.leave(self._id))  # until the heartbeat says it again
+                    async with conn.transaction(force_rollback=True):
+                        await execute_async(conn, self._sign_of_life())  # refuses a bad name here, not for ever later
                     for consumer in self.consumers:
                         await execute_async(conn, _registration(consumer))
                 weather.fine("start")
