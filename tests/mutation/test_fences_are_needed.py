@@ -98,7 +98,7 @@ MUTATIONS = {
     "a claim keeps plans, of any kind": Mutation(
         "60_claim",
         KEPT | SCANS,
-        (CLAIM + "test_claim_from_a_deep_lane[old plans-null-'t']", CLAIM + "test_lanes_reads_one_message_a_lane"),
+        (CLAIM + "test_claim_from_a_deep_lane[old plans-null-null]", CLAIM + "test_lanes_reads_one_message_a_lane"),
     ),
     "a settlement keeps plans, of any kind": Mutation(
         "70_settle", KEPT | SCANS, (SETTLE + "test_a_settlement_of_a_batch[old plans-ack]",)

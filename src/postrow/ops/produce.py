@@ -51,7 +51,7 @@ class Options(TypedDict, total=False):
 
 
 def _read(rows: Sequence[Row]) -> list[Enqueued]:
-    return [Enqueued(UUID(row[0]), row[1]) for row in rows]
+    return [Enqueued(UUID(id_), deduplicated) for id_, deduplicated in rows]
 
 
 def _read_one(rows: Sequence[Row]) -> Enqueued:
