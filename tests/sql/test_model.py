@@ -576,3 +576,19 @@ class Queue(RuleBasedStateMachine):
 
 def test_the_queue_behaves_as_its_model(conn, clock):
     run_state_machine_as_test(lambda: Queue(conn, clock), settings=SETTINGS)
+
+
+def test_what_does_not_fit_of_the_workers_own_uses_up_the_bytes(conn):
+    """Found by the model: a lane of targeted messages of which none fitted took the bound of bytes away."""
+    for tenant, name, count in (("a", "w1", 2), ("c", "w1", 1), ("a", None, 1)):
+        for _ in range(count):
+            conn.execute("select postrow.enqueue('emails', %s, tenant => %s, target => %s)", [PAYLOAD, tenant, name])
+    for call in (
+        "claim('emails', 12, worker => 'w1', max_bytes => 20)",
+        "claim_lanes('emails', '{a,c}', '{0,0}', '{null,null}', 5, 12, worker => 'w1', max_bytes => 20)",
+    ):
+        with conn.transaction(force_rollback=True):
+            assert conn.execute(f"select tenant, target from postrow.{call} where id is not null").fetchall() == [
+                ("a", "w1"),
+                ("a", "w1"),
+            ]

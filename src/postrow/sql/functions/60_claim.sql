@@ -119,7 +119,7 @@ $$
 -- Whether anything free is targeted at `worker`. Most queues never have it, so this is asked at each claim with a kept
 -- plan: there is one index for it, and no other scan. Internal.
 create or replace function postrow.has_targeted(queue text, worker text) returns boolean
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 begin
@@ -162,7 +162,7 @@ begin
         tenants := tenants || array_fill(v_lane.tenant, array[v_fit]);
         ids := ids || v_picked.ids[:v_fit];
         dues := dues || v_picked.dues[:v_fit];
-        bytes := bytes - (select sum(u.size) from unnest(v_picked.sizes[:v_fit]) u(size));
+        bytes := bytes - (select coalesce(sum(u.size), 0) from unnest(v_picked.sizes[:v_fit]) u(size));  -- none may fit
         exit when v_fit < cardinality(v_picked.ids);
         select m.tenant, m.priority into v_lane from postrow.message m
         where m.queue = pick_targeted.queue and m.target = pick_targeted.worker and m.claim_token is null
