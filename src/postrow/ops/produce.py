@@ -18,14 +18,14 @@ from postrow.ops.op import Op, Row
 P_contra = TypeVar("P_contra", contravariant=True)
 
 ENQUEUE = """
-select id::text, deduplicated from postrow.enqueue($1::text, $2::text::jsonb, tenant => $3::text,
+select id, deduplicated from postrow.enqueue($1::text, $2::text::jsonb, tenant => $3::text,
     priority => $4::int, delay => $5::interval, available_at => $6::timestamptz, max_attempts => $7::int,
     target => $8::text, target_for => $9::interval, subject => $10::text, expires_at => $11::timestamptz,
     headers => $12::text::jsonb, id => $13::uuid)
 """
 
 ENQUEUE_MANY = """
-select id::text, deduplicated from postrow.enqueue_many($1::text, $2::text::jsonb, tenant => $3::text,
+select id, deduplicated from postrow.enqueue_many($1::text, $2::text::jsonb, tenant => $3::text,
     priority => $4::int, delay => $5::interval, available_at => $6::timestamptz, max_attempts => $7::int,
     target => $8::text, target_for => $9::interval, subject => $10::text, expires_at => $11::timestamptz,
     headers => $12::text::jsonb) order by n
@@ -51,7 +51,7 @@ class Options(TypedDict, total=False):
 
 
 def _read(rows: Sequence[Row]) -> list[Enqueued]:
-    return [Enqueued(UUID(id_), deduplicated) for id_, deduplicated in rows]
+    return [Enqueued(*row) for row in rows]
 
 
 def _read_one(rows: Sequence[Row]) -> Enqueued:
