@@ -113,7 +113,9 @@ def test_every_hot_function_forbids_compilation_and_kept_plans(conn):
     for name, config in conn.execute(
         "select oid::regproc::text, proconfig from pg_proc where oid = any(%s::regproc[])", [hot_functions()]
     ):
-        assert {"jit=off", "plan_cache_mode=force_custom_plan"} <= set(config), name
+        # one plan is kept on purpose: there is one index for it, and nothing else it could do
+        kept = name == "postrow.has_targeted"
+        assert {"jit=off", f"plan_cache_mode=force_{'generic' if kept else 'custom'}_plan"} <= set(config), name
 
 
 def test_a_claim_is_not_compiled(conn):

@@ -119,7 +119,7 @@ $$
 -- Whether anything free is targeted at `worker`. Most queues never have it, so this is asked at each claim with a kept
 -- plan: there is one index for it, and no other scan. Internal.
 create or replace function postrow.has_targeted(queue text, worker text) returns boolean
-language plpgsql stable set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql stable set jit = off set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 begin
