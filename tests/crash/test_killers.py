@@ -109,7 +109,7 @@ def test_whatever_a_frozen_worker_says_after_another_has_its_messages_is_refused
     held = db.rows("select id, claim_token, attempt, claimed_by, failures from postrow.message order by id")
     fleet.send("w1", signal.SIGCONT)
     wait_for(lambda: db.value("select count(*) from ran where worker = 'w1' and ended is not null") == 5)
-    wait_for(lambda: refused(fleet) == 5, what="all five late outcomes to be refused")
+    wait_for(lambda: refused(fleet) >= 5, what="all five late outcomes to be refused")
     assert db.rows("select id, claim_token, attempt, claimed_by, failures from postrow.message order by id") == held
     with psycopg.connect(db.dsn, autocommit=True) as conn:
         assert conn.execute("select 1 from postrow.claim('orders', 10, worker => 'w3')").fetchall() == []
@@ -121,6 +121,6 @@ def test_whatever_a_frozen_worker_says_after_another_has_its_messages_is_refused
 
 
 def refused(fleet):
-    """How many messages the thawed worker has given up: the heartbeat or the acker says it, whichever comes first."""
+    """How often the thawed worker said that it gave up a message: its heartbeat or its acker does, or both."""
     said = fleet.said
     return said.count("lost the lease of") + said.count("was refused: another worker")
