@@ -90,7 +90,6 @@ class Claimer:
         self._short = False  # of slots: a consumer had none free, or its claim filled them
         self._look_at = float("inf")
         self._worked_at = time.monotonic()
-        self.claimed = 0
 
     def stop(self) -> None:
         """Claim no more; `run` ends after the call that is under way."""
@@ -210,7 +209,6 @@ class Claimer:
         answer = await execute_async(conn, op, binary=True)
         del self._unanswered[token]
         lanes.claimed(answer.edges, {(t, p): after for t, p, after in chosen}, answer.took)
-        self.claimed += len(answer.messages)
         for claimed in answer.messages:
             slot = Slot(claimed, token, consumer, sent)
             if claimed.target is not None:
