@@ -20,7 +20,7 @@ def test_a_worker_stops_when_it_is_asked_to_and_is_not_missed(database, tmp_path
     workers = Workers(database, tmp_path)
     try:
         worker = workers.start()
-        wait_for(lambda: b"worker-1" in worker.log.read_bytes(), what="the worker to start")
+        wait_for(lambda: b"worker-1: queue" in worker.log.read_bytes(), what="the worker to start")
         workers.stop()
         assert worker.process.returncode == 0
         workers.check()
