@@ -121,6 +121,6 @@ def test_whatever_a_frozen_worker_says_after_another_has_its_messages_is_refused
 
 
 def refused(fleet):
-    """How often the thawed worker said that it gave up a message: its heartbeat or its acker does, or both."""
+    """How often the thawed worker said that it gave up a message: its heartbeat does, or its acker."""
     said = fleet.said
     return said.count("lost the lease of") + said.count("was refused: another worker")

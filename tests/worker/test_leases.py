@@ -227,6 +227,33 @@ def test_a_lost_lease_leaves_a_sync_handler_and_drops_its_outcome(app, db, start
     assert db.message(id_).claimed_by == "other"
 
 
+def test_a_lease_that_is_lost_just_as_its_handler_ends_is_said(app, db, start, wait_for, lines, reached, monkeypatch):
+    """The heartbeat's word comes after the handler's end, since the handler does not let go of the event loop."""
+    at, noticed = reached(), threading.Event()
+    original = heartbeat_module.Heartbeat._renew
+
+    def renew(self, conn, due, lease):
+        answers = original(self, conn, due, lease)
+        if "stale" in answers.values():
+            noticed.set()
+        return answers
+
+    monkeypatch.setattr(heartbeat_module.Heartbeat, "_renew", renew)
+
+    @app.queue("q").consumer(lease=LEASE)
+    async def blocks(_message):
+        at.come()
+        noticed.wait(20)
+
+    id_ = db.put()
+    start()
+    at.wait()
+    db.take_away(id_)
+    wait_for(lambda: lines("was refused: another worker holds the message"))
+    assert not lines("lost the lease")
+    assert db.message(id_).claimed_by == "other"
+
+
 def test_a_retry_signal_after_a_lost_lease_changes_nothing(app, db, start, wait_for, lines, reached):
     at, may_end = reached(), threading.Event()
 

@@ -69,9 +69,9 @@ class Executor:
 
     def lost(self, slot: Slot) -> None:
         """Another has the message: stop its handler if that can be, and report nothing."""
-        slot.lost = True
         if slot.ended:
-            return
+            return  # its outcome is with the acker, and will be refused
+        slot.lost = True
         log.warning(
             "lost the lease of %s / %s %s: %s",
             slot.claimed.queue,

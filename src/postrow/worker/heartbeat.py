@@ -148,7 +148,7 @@ class Heartbeat:
             if answer == "accepted":
                 slot.renewed = sent
             elif answer == "stale" and slot in self._slots and slot.outcome is None:
-                slot.lost = True
+                slot.gone = True
                 self._loop.call_soon_threadsafe(self._lost, slot)
             elif answer == "unknown":
                 slot.gone = True  # settled: by our own acker just now, or by the handler itself, which goes on

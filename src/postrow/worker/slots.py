@@ -59,9 +59,9 @@ class Slot:
         self.renewed = renewed  # when the claim, or its last renewal, was sent
         self.held_until = 0.0  # the handler itself asked for a lease until then
         self.deadline = float("inf")  # no renewal after that: the handler's timeout
-        self.lost = False  # another has the message: report nothing
+        self.lost = False  # another has the message, and that was said: report nothing
         self.ended = False  # its handler has ended, or is not waited for
-        self.gone = False  # settled elsewhere, as by the handler's own transaction: renew no more
+        self.gone = False  # another has it, or it was settled elsewhere, as by the handler: renew no more
         self.outcome: Outcome | None = None
         self.task: asyncio.Task[Any] | None = None
 
@@ -72,7 +72,6 @@ class Slot:
             now - self.renewed >= lease / 3
             and now + lease > self.held_until
             and now < self.deadline
-            and not self.lost
             and not self.gone
         )
 
