@@ -95,8 +95,9 @@ class Queue(Generic[T]):
         self, tx: Any, payloads: Iterable[T], /, **options: Unpack[Options]
     ) -> list[Enqueued] | Awaitable[list[Enqueued]]:
         """Put many messages into this queue, as part of the caller's transaction; as `postrow.enqueue_many`."""
-        texts = produce.encoded(payloads, self.codec.encode)
-        return drivers.run_all(tx, produce.enqueue_many(self.name, texts, options))
+        texts = produce.encoded(payloads, self.codec)
+        ops = produce.enqueue_many(self.name, texts, options)
+        return drivers.run_all(tx, ops, ahead=isinstance(payloads, list | tuple))
 
     def consumer(
         self,

@@ -24,8 +24,7 @@ Outcome = Literal["accepted", "stale", "unknown", "busy"]
 or never was; `busy`, another transaction has locked it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Enqueued:
+class Enqueued(NamedTuple):
     """The answer to an enqueue: the message's id, and whether it was there before (then nothing was added)."""
 
     id: UUID

@@ -255,6 +255,32 @@ async def test_a_long_list_is_all_or_nothing(tx, done, stored, monkeypatch):
     assert stored() == [-1, *range(25)]
 
 
+async def test_a_list_that_the_database_refuses_midway_leaves_nothing_of_it(tx, done, stored, monkeypatch):
+    monkeypatch.setattr(produce, "CHUNK_MESSAGES", 10)
+    await done(postrow.enqueue(tx, "q", -1))
+    await done(tx.execute("alter table postrow.message add check (payload <> '50')"))
+    with pytest.raises(psycopg.errors.CheckViolation):
+        await done(postrow.enqueue_many(tx, "q", list(range(100))))
+    assert len(await done(postrow.enqueue_many(tx, "q", list(range(50))))) == 50
+    await done(tx.execute("alter table postrow.message drop constraint message_payload_check"))
+    await done(tx.commit())
+    assert stored() == [-1, *range(50)]
+
+
+async def test_a_list_may_be_read_from_the_same_transaction(tx, done, stored, monkeypatch):
+    """A generator that asks the database as it goes."""
+    monkeypatch.setattr(produce, "CHUNK_MESSAGES", 10)
+    if isinstance(tx, psycopg.AsyncConnection):
+        pytest.skip("an async cursor is no iterable")
+    with tx.cursor("numbers") as numbers:
+        numbers.itersize = 10
+        numbers.execute("select n from generate_series(1, 100) n")
+        sent = postrow.enqueue_many(tx, "q", (n for (n,) in numbers))
+    assert len(sent) == 100
+    await done(tx.commit())
+    assert stored() == list(range(1, 101))
+
+
 async def test_a_long_list_that_fails_in_a_later_statement_leaves_nothing_of_it(tx, done, stored, monkeypatch):
     monkeypatch.setattr(produce, "CHUNK_MESSAGES", 10)
 

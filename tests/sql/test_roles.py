@@ -14,6 +14,7 @@ FENCE = {"tenants": ["default"], "ids": [ID], "tokens": [ID]}
 PUBLIC_API = {  # function: (roles, a call of it)
     "enqueue": ({PRODUCER, WORKER, ADMIN}, {"queue": "q", "payload": 1}),
     "enqueue_many": ({PRODUCER, WORKER, ADMIN}, {"queue": "q", "messages": [{"payload": 1, "id": str(ID)}]}),
+    "enqueue_lines": ({PRODUCER, WORKER, ADMIN}, {"queue": "q", "payloads": "1"}),
     "publish": ({PRODUCER, WORKER, ADMIN}, {"topic": "t", "payload": 1}),
     "once": ({PRODUCER, WORKER, ADMIN}, {"key": "k"}),
     "claim": ({WORKER, ADMIN}, {"queue": "q", "limit": 5, "worker": "w1"}),

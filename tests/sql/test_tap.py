@@ -111,6 +111,14 @@ def test_enqueue_many_taps_once_for_each_tenant_and_not_for_nothing(producer, li
     assert listener.heard() == []
 
 
+def test_enqueue_lines_taps_once_and_not_for_nothing(producer, listener):
+    producer.rows("enqueue_lines", queue="q", payloads="1\n2\n3", tenant="acme")
+    assert listener.heard() == ["q acme"]
+
+    producer.rows("enqueue_lines", queue="q", payloads="\n", tenant="beta")
+    assert listener.heard() == []
+
+
 def test_a_session_taps_once_in_twenty_milliseconds(producer, listener):
     for _ in range(200):  # until two commits fall into one window for sure: the machine may pause between them
         forget(producer)

@@ -148,7 +148,7 @@ def _many(dsn: str | None, queue: str, file: Path | None, size: int, options: Op
 def _send(conn: Any, queue: str, batch: Batch, options: Options, done: _Done) -> None:
     done.sending = batch
     with conn.transaction():
-        for op in produce.enqueue_many(queue, batch.texts, options):
+        for op in produce.enqueue_many(queue, (produce.Lines(text, 1) for text in batch.texts), options):
             execute(conn, op)
     done.sending = None
     done.line = batch.last

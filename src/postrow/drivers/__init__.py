@@ -24,8 +24,12 @@ class Driver(Protocol):
     def run(self, handle: Any, op: Op[T]) -> T | Awaitable[T]:
         """Run one op in the handle's transaction."""
 
-    def run_all(self, handle: Any, ops: Iterable[Op[list[T]]]) -> list[T] | Awaitable[list[T]]:
-        """Run ops one after the other in the handle's transaction, and put their lists together."""
+    def run_all(self, handle: Any, ops: Iterable[Op[list[T]]], *, ahead: bool) -> list[T] | Awaitable[list[T]]:
+        """Run ops one after the other in the handle's transaction, and put their lists together.
+
+        All or nothing: when one fails, or cannot be made, none of them is left in the transaction. `ahead`: an op may
+        be made while the one before it runs; without it, making one may use the handle.
+        """
 
 
 def driver_of(handle: object) -> Driver:
@@ -51,6 +55,6 @@ def run(handle: object, op: Op[T]) -> T | Awaitable[T]:
     return driver_of(handle).run(handle, op)
 
 
-def run_all(handle: object, ops: Iterable[Op[list[T]]]) -> list[T] | Awaitable[list[T]]:
+def run_all(handle: object, ops: Iterable[Op[list[T]]], *, ahead: bool = False) -> list[T] | Awaitable[list[T]]:
     """Run ops one after the other in the handle's transaction, and put their lists together."""
-    return driver_of(handle).run_all(handle, ops)
+    return driver_of(handle).run_all(handle, ops, ahead=ahead)

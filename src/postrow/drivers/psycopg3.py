@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Iterable
+from contextlib import nullcontext
 from itertools import chain, islice
 from typing import Any, LiteralString, NoReturn, TypeVar
 
@@ -45,16 +47,17 @@ def run(handle: Any, op: Op[T]) -> T | Awaitable[T]:
     return execute(conn, op)
 
 
-def run_all(handle: Any, ops: Iterable[Op[list[T]]]) -> list[T] | Awaitable[list[T]]:
+def run_all(handle: Any, ops: Iterable[Op[list[T]]], *, ahead: bool) -> list[T] | Awaitable[list[T]]:
     """Run ops one after the other in the handle's transaction, and put their lists together.
 
-    All or nothing: when one fails, or cannot be made, none of them is left in the transaction.
+    With `ahead` they go out in a pipeline, where libpq has one (from 14 on): the server works on one while the next
+    is made. Otherwise the iterable may use the connection itself, as a server-side cursor does.
     """
     conn = _connection(handle)
     if isinstance(conn, psycopg.AsyncConnection):
-        return _run_all_async(conn, ops)
+        return _run_all_async(conn, ops, ahead=ahead and psycopg.AsyncPipeline.is_supported())
     _check_sync(conn)
-    return _run_all_sync(conn, ops)
+    return _run_all_sync(conn, ops, ahead=ahead and psycopg.Pipeline.is_supported())
 
 
 # What our ops give, read by psycopg's own loaders: those of the connection may be the user's. Four microseconds.
@@ -116,50 +119,92 @@ async def _run_async(conn: Async, op: Op[T]) -> T:
 
 # A list is cut into several statements, and one of them, or the making of the next, may fail. A savepoint of our own
 # then takes the first ones back, so that a caller who handles the error and commits does not commit a part of the list.
-# One statement needs none, and a pipeline has none: its errors abort the transaction anyway.
+# One statement needs none, and a pipeline of the caller's has none: its errors abort the transaction anyway.
 _SAVEPOINT: LiteralString = "savepoint postrow_many"
 _RELEASE: LiteralString = "release savepoint postrow_many"
 _BACK: LiteralString = "rollback to savepoint postrow_many"
 
 
-def _run_all_sync(conn: Sync, ops: Iterable[Op[list[T]]]) -> list[T]:
+def _run_all_sync(conn: Sync, ops: Iterable[Op[list[T]]], *, ahead: bool) -> list[T]:
     ops = iter(ops)
     first = list(islice(ops, 2))
-    guarded = len(first) > 1 and not conn.pgconn.pipeline_status
-    if guarded:
-        _command(conn, _SAVEPOINT)
+    if len(first) < 2 or conn.pgconn.pipeline_status:  # one statement
+        return [item for op in chain(first, ops) for item in execute(conn, op)]
+    _command(conn, _SAVEPOINT)
+    found: list[T] = []
     try:
-        found = [item for op in chain(first, ops) for item in execute(conn, op)]
-    except BaseException:
-        if guarded and _alive(conn):
+        with conn.pipeline() if ahead else nullcontext():
+            sent: deque[tuple[Op[list[T]], psycopg.RawCursor[Any]]] = deque()
+            for op in chain(first, ops):
+                sent.append((op, _sent(conn, op)))
+                if len(sent) > ahead:
+                    _read_next(sent, found)
+            while sent:
+                _read_next(sent, found)
+    except BaseException as error:
+        if _alive(conn):
             _command(conn, _BACK)
             _command(conn, _RELEASE)
+        if isinstance(error, psycopg.Error):
+            translate(error)
         raise
-    if guarded:
-        _command(conn, _RELEASE)
+    _command(conn, _RELEASE)
     return found
 
 
-async def _run_all_async(conn: Async, ops: Iterable[Op[list[T]]]) -> list[T]:
+async def _run_all_async(conn: Async, ops: Iterable[Op[list[T]]], *, ahead: bool) -> list[T]:
     await _check_async(conn)
     ops = iter(ops)
     first = list(islice(ops, 2))
-    guarded = len(first) > 1 and not conn.pgconn.pipeline_status
-    if guarded:
-        await _command_async(conn, _SAVEPOINT)
     found: list[T] = []
-    try:
+    if len(first) < 2 or conn.pgconn.pipeline_status:  # as above
         for op in chain(first, ops):
             items: list[T] = await execute_async(conn, op)
             found += items
-    except BaseException:
-        if guarded and _alive(conn):
+        return found
+    await _command_async(conn, _SAVEPOINT)
+    try:
+        async with conn.pipeline() if ahead else nullcontext():
+            sent: deque[tuple[Op[list[T]], psycopg.AsyncRawCursor[Any]]] = deque()
+            for op in chain(first, ops):
+                sent.append((op, await _sent_async(conn, op)))
+                if len(sent) > ahead:
+                    await _read_next_async(sent, found)
+            while sent:
+                await _read_next_async(sent, found)
+    except BaseException as error:
+        if _alive(conn):
             await _command_async(conn, _BACK)
             await _command_async(conn, _RELEASE)
+        if isinstance(error, psycopg.Error):
+            translate(error)
         raise
-    if guarded:
-        await _command_async(conn, _RELEASE)
+    await _command_async(conn, _RELEASE)
     return found
+
+
+def _sent(conn: Sync, op: Op[Any]) -> psycopg.RawCursor[Any]:
+    cursor = psycopg.RawCursor(conn, row_factory=tuple_row)
+    _with_our_loaders(cursor)
+    cursor.execute(op.sql, op.params)
+    return cursor
+
+
+def _read_next(sent: deque[tuple[Op[list[T]], psycopg.RawCursor[Any]]], found: list[T]) -> None:
+    op, cursor = sent.popleft()
+    found += op.read(cursor.fetchall())
+
+
+async def _read_next_async(sent: deque[tuple[Op[list[T]], psycopg.AsyncRawCursor[Any]]], found: list[T]) -> None:
+    op, cursor = sent.popleft()
+    found += op.read(await cursor.fetchall())
+
+
+async def _sent_async(conn: Async, op: Op[Any]) -> psycopg.AsyncRawCursor[Any]:
+    cursor = psycopg.AsyncRawCursor(conn, row_factory=tuple_row)
+    _with_our_loaders(cursor)
+    await cursor.execute(op.sql, op.params)
+    return cursor
 
 
 def _command(conn: Sync, statement: LiteralString) -> None:

@@ -6,7 +6,9 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol, TypedDict, TypeVar
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple, TypedDict, TypeVar
 from uuid import UUID
 
 from postrow import payload as payloads
@@ -14,8 +16,9 @@ from postrow.durations import Duration, moment, name, optional_duration, text, w
 from postrow.errors import BadArgumentError
 from postrow.models import Enqueued
 from postrow.ops.op import Op, Row
+from postrow.payload import Codec
 
-P_contra = TypeVar("P_contra", contravariant=True)
+T = TypeVar("T")
 
 ENQUEUE = """
 select id, deduplicated from postrow.enqueue($1::text, $2::text::jsonb, tenant => $3::text,
@@ -24,15 +27,17 @@ select id, deduplicated from postrow.enqueue($1::text, $2::text::jsonb, tenant =
     headers => $12::text::jsonb, id => $13::uuid)
 """
 
-ENQUEUE_MANY = """
-select id, deduplicated from postrow.enqueue_many($1::text, $2::text::jsonb, tenant => $3::text,
+ENQUEUE_LINES = """
+select id, deduplicated from postrow.enqueue_lines($1::text, $2::text, tenant => $3::text,
     priority => $4::int, delay => $5::interval, available_at => $6::timestamptz, max_attempts => $7::int,
     target => $8::text, target_for => $9::interval, subject => $10::text, expires_at => $11::timestamptz,
     headers => $12::text::jsonb) order by n
 """
 
-CHUNK_MESSAGES = 5_000  # a statement holds so many messages at most ...
+CHUNK_MESSAGES = 2_000  # a statement holds so many messages at most ...
 CHUNK_BYTES = 8_000_000  # ... and about so many bytes of JSON: both sides hold it in memory
+TOGETHER_MESSAGES = 100  # so many payloads are encoded together at most ...
+TOGETHER_BYTES = 100_000  # ... while so many had no more than so many bytes: their size is known when they are encoded
 
 
 class Options(TypedDict, total=False):
@@ -51,7 +56,7 @@ class Options(TypedDict, total=False):
 
 
 def _read(rows: Sequence[Row]) -> list[Enqueued]:
-    return [Enqueued(*row) for row in rows]
+    return list(map(Enqueued._make, rows))
 
 
 def _read_one(rows: Sequence[Row]) -> Enqueued:
@@ -103,35 +108,35 @@ def new_id() -> UUID:
     return UUID(int=milliseconds << 80 | 7 << 76 | fraction << 64 | 2 << 62 | secrets.randbits(62))
 
 
-def enqueue_many(queue: str, payloads_: Iterable[str], options: Options) -> Iterator[Op[list[Enqueued]]]:
-    """Put many messages into a queue: an op for each 5,000 of them or 8 MB, made as they are asked for."""
+class Lines(NamedTuple):
+    """JSON texts, one a line, and how many."""
+
+    text: str
+    count: int
+
+
+def enqueue_many(queue: str, batches: Iterable[Lines], options: Options) -> Iterator[Op[list[Enqueued]]]:
+    """Put many messages into a queue: an op for about each 2,000 of them or 8 MB, made as they are asked for."""
     values = (name("queue", queue), *_option_values(options))
     chunk: list[str] = []
-    size = 0
-    for payload in payloads_:
-        chunk.append(payload)
-        size += len(payload)
-        if len(chunk) >= CHUNK_MESSAGES or size >= CHUNK_BYTES:
+    count = size = 0
+    for batch in batches:
+        chunk.append(batch.text)
+        count += batch.count
+        size += len(batch.text)
+        if count >= CHUNK_MESSAGES or size >= CHUNK_BYTES:
             yield _many(chunk, values)
-            chunk, size = [], 0
+            chunk, count, size = [], 0, 0
     if chunk:
         yield _many(chunk, values)
 
 
 def _many(chunk: list[str], values: tuple[object, ...]) -> Op[list[Enqueued]]:
     queue, *options = values
-    messages = '[{"payload":' + '},{"payload":'.join(chunk) + "}]"
-    return Op(ENQUEUE_MANY, (queue, messages, *options), _read)
+    return Op(ENQUEUE_LINES, (queue, "\n".join(chunk), *options), _read)  # JSON texts have no line feed of their own
 
 
-class Encode(Protocol[P_contra]):
-    """How one payload becomes JSON text; `what` is its name in errors."""
-
-    def __call__(self, value: P_contra, /, *, what: str) -> str:
-        """The text."""
-
-
-def encoded(payloads_: Iterable[P_contra], encode: Encode[P_contra]) -> Iterator[str]:
+def encoded(payloads_: Iterable[T], codec: Codec[T]) -> Iterator[Lines]:
     """The JSON texts of many payloads, made as they are asked for; an error names the position, from 0.
 
     Raises:
@@ -145,7 +150,21 @@ def encoded(payloads_: Iterable[P_contra], encode: Encode[P_contra]) -> Iterator
         raise BadArgumentError(
             f"payloads is one {type(payloads_).__name__}", hint="Give a list of payloads, or another iterable of them."
         )
-    return (encode(payload, what=f"payloads[{n}]") for n, payload in enumerate(payloads_))
+    return _encoded(iter(payloads_), codec)
 
 
-__all__ = ["Options", "encoded", "enqueue", "enqueue_many", "new_id"]
+def _encoded(values: Iterator[T], codec: Codec[T]) -> Iterator[Lines]:
+    done = 0
+    together = 1
+    while batch := list(islice(values, together)):
+        text = codec.encode_lines(batch, what=partial(_position, done))
+        yield Lines(text, len(batch))
+        done += len(batch)
+        together = min(2 * together, TOGETHER_MESSAGES) if len(text) < TOGETHER_BYTES else 1
+
+
+def _position(done: int, n: int) -> str:
+    return f"payloads[{done + n}]"
+
+
+__all__ = ["Lines", "Options", "encoded", "enqueue", "enqueue_many", "new_id"]

@@ -49,9 +49,9 @@ things:
   unless the configuration says `allow_inf_nan=False`. Plain dataclasses and TypedDicts refuse it.
 """
 
-from postrow.payload.plain import MAX_BYTES, decode, encode
+from postrow.payload.plain import MAX_BYTES, decode, encode, encode_lines
 from postrow.payload.scalars import MAX_DIGITS
 from postrow.payload.typed import Codec
 from postrow.payload.writer import MAX_DEPTH
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_DIGITS", "Codec", "decode", "encode"]
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_DIGITS", "Codec", "decode", "encode", "encode_lines"]

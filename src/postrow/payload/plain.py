@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
+from itertools import chain
 from typing import Any, Never
 
 from postrow.errors import PayloadError
@@ -63,20 +64,56 @@ def encode(value: object, *, what: str = "payload") -> str:
     return text
 
 
+def encode_lines(values: Sequence[object], *, what: Callable[[int], str]) -> str:
+    """The JSON texts of many values, one a line, as `encode` gives them; `what` gives the name of one by its index.
+
+    Objects without objects in them, the usual payloads, take half the time.
+    """
+    lines = _encode_lines_fast(values)
+    if lines is None:
+        lines = "\n".join([encode(value, what=what(n)) for n, value in enumerate(values)])
+    return lines
+
+
+def _encode_lines_fast(values: Sequence[object]) -> str | None:
+    """The lines, when all values are flat and plain objects, and none needs a closer look; None otherwise."""
+    objects: Any = values
+    flat = (
+        {dict}.issuperset(map(type, objects))
+        and _KEYS.issuperset(map(type, chain.from_iterable(objects)))
+        and _SCALARS.issuperset(map(type, chain.from_iterable(map(dict.values, objects))))
+    )
+    if not flat:
+        return None
+    try:
+        text = _dumps(values)[1:-1]
+    except ValueError:
+        return None
+    # between flat objects stands "},{", and if it stands nowhere else it is where the lines end
+    if text.count("},{") != len(values) - 1 or len(text) > MAX_BYTES // 4 or not _is_storable(text):
+        return None
+    return text.replace("},{", "}\n{")
+
+
 def _encode_fast(value: object) -> str | None:
     """The text, when the value is plain and nothing in it needs a closer look; None otherwise."""
     try:
         text = _dumps(value) if _is_plain(value, MAX_DEPTH) else None
     except (ValueError, RecursionError):
         return None  # NaN, an integer of more than 4,300 digits, a call stack that is almost used up
+    return text if text is not None and _is_storable(text) else None
+
+
+def _is_storable(text: str) -> bool:
+    """Whether jsonb takes the text as it is; where it is not certain, False."""
     # "e+" may be a float that jsonb would turn into an integer, "\\u0000" a NUL, or not: the writer knows.
-    if text is None or "e+" in text or "\\u0000" in text:
-        return None
+    if "e+" in text or "\\u0000" in text:
+        return False
     try:
         text.isascii() or text.encode()
     except UnicodeEncodeError:
-        return None
-    return text
+        return False
+    return True
 
 
 def _is_plain(value: object, depth: int) -> bool:

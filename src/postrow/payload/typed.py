@@ -5,6 +5,7 @@ Pydantic does the work and is imported when the first queue with a type is made.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_args, get_origin
 
 from postrow.errors import BadArgumentError, PayloadError, PayloadTypeError
@@ -67,6 +68,12 @@ class Codec(Generic[T]):
         if back != value and (difference := first_difference(value, back)):
             raise self._not_carried(what, *difference)
         return text
+
+    def encode_lines(self, values: Sequence[T], *, what: Callable[[int], str]) -> str:
+        """`encode` for many payloads, one a line; `what` gives the name of one by its index."""
+        if self._adapter is None and self._container is None:
+            return plain.encode_lines(values, what=what)
+        return "\n".join([self.encode(value, what=what(n)) for n, value in enumerate(values)])
 
     def decode(self, text: str | bytes) -> T:
         """The payload of a stored JSON text.

@@ -69,10 +69,7 @@ class Slot:
         """Whether its lease should be renewed now: after a third of it, unless the handler asked for longer."""
         lease = self.consumer.lease.total_seconds()
         return (
-            now - self.renewed >= lease / 3
-            and now + lease > self.held_until
-            and now < self.deadline
-            and not self.gone
+            now - self.renewed >= lease / 3 and now + lease > self.held_until and now < self.deadline and not self.gone
         )
 
 

@@ -100,7 +100,7 @@ end
 $$
 
 -- next
--- Every option of a message, for enqueue and enqueue_many alike. Raises PW002, PW003, PW004.
+-- Every option of a message, for all that enqueue. Raises PW002, PW003, PW004.
 create or replace function postrow.check_message(
     queue text, tenant text, priority int, delay interval, available_at timestamptz, max_attempts int,
     target text, target_for interval, subject text, group_key text, dedup_key text, dedup_for interval,

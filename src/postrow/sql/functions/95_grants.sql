@@ -16,7 +16,7 @@ declare
 begin
     for v_grant in select * from (values
         (array['postrow_producer', 'postrow_worker', 'postrow_admin'],
-            array['enqueue', 'enqueue_many', 'publish', 'once']),
+            array['enqueue', 'enqueue_many', 'enqueue_lines', 'publish', 'once']),
         (array['postrow_worker', 'postrow_admin'],
             array['claim', 'claim_lanes', 'lanes', 'release_claim', 'ack', 'fail', 'release', 'bury', 'extend',
                 'register_consumer', 'beat', 'leave', 'sweep']),

@@ -56,7 +56,7 @@ create table postrow.message (
     payload       jsonb not null,
     headers       jsonb,
     failures      jsonb,
-    primary key (tenant, id)
+    primary key (id, tenant)  -- ids ascend: whatever the tenant, the index grows at its end
 ) with (
     -- the table is small and churns: vacuum by count, not by share, and without a pause
     autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_scale_factor = 0.02,
@@ -164,7 +164,7 @@ create table postrow.dead_letter (
     payload            jsonb not null,
     headers            jsonb,
     failures           jsonb,
-    primary key (tenant, id)
+    primary key (id, tenant)
 )
 
 -- next

@@ -1,0 +1,65 @@
+"""Many messages that differ in their payloads alone: one JSON value a line."""
+
+from datetime import timedelta
+
+import pytest
+
+
+def payloads(pg):
+    return [row.payload for row in pg.query("select payload from postrow.message order by id")]
+
+
+def test_each_line_is_a_message_in_order(pg, clock):
+    lines = '{"a": "\\n"}\n[1, 2]\n"},{"\nnull'
+    sent = pg.rows("enqueue_lines", queue="q", payloads=lines)
+    assert [(row.n, row.deduplicated) for row in sent] == [(n, False) for n in (1, 2, 3, 4)]
+    assert [row.id for row in sent] == sorted({row.id for row in sent})
+    found = pg.query("select id, payload, enqueued_at, available_at from postrow.message order by id")
+    assert [row.id for row in found] == [row.id for row in sent]
+    assert [row.payload for row in found] == [{"a": "\n"}, [1, 2], "},{", None]
+    assert [row.enqueued_at - clock.now for row in found] == [timedelta(microseconds=n) for n in (1, 2, 3, 4)]
+    assert all(row.available_at == row.enqueued_at for row in found)
+
+
+def test_the_options_are_those_of_all(pg):
+    options = {
+        "tenant": "acme",
+        "priority": 3,
+        "max_attempts": 2,
+        "target": "w1",
+        "target_for": timedelta(hours=1),
+        "subject": "order:1",
+        "headers": {"trace": "x"},
+    }
+    pg.rows("enqueue_lines", queue="q", payloads="1\n2", delay=timedelta(minutes=5), **options)
+    for row in pg.query("select * from postrow.message"):
+        assert {name: getattr(row, name) for name in options if name != "target_for"} == {
+            name: value for name, value in options.items() if name != "target_for"
+        }
+        assert row.available_at - row.enqueued_at == timedelta(minutes=5)
+        assert row.target_until - row.available_at == timedelta(hours=1)
+        assert row.enqueued_by
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
+def test_a_line_feed_at_the_end_is_no_message(pg, end):
+    assert len(pg.rows("enqueue_lines", queue="q", payloads=f"1\r\n2{end}")) == 2
+    assert payloads(pg) == [1, 2]
+
+
+@pytest.mark.parametrize("nothing", ["", "\n"])
+def test_no_lines_are_no_messages(pg, nothing):
+    assert pg.rows("enqueue_lines", queue="q", payloads=nothing) == []
+
+
+@pytest.mark.parametrize("lines", ["1\n\n2", "1\n{", "1 2"])
+def test_a_line_that_is_no_json_is_refused_and_nothing_is_enqueued(pg, lines):
+    assert pg.refused("enqueue_lines", queue="q", payloads=lines).sqlstate == "22P02"
+    assert payloads(pg) == []
+
+
+def test_bad_options_are_refused(pg):
+    assert pg.refused("enqueue_lines", queue="no good", payloads="1").sqlstate == "PW002"
+    assert pg.refused("enqueue_lines", queue="q", payloads="1", priority=99_999).sqlstate == "PW003"
+    assert pg.refused("enqueue_lines", queue="q", payloads=None).sqlstate == "PW003"
+    assert pg.refused("enqueue_lines", queue="q", payloads="1", group_key="g").sqlstate == "PW004"
