@@ -42,23 +42,24 @@ $$
 -- Locks the first messages of one lane, in order of available_at, with skip locked: what everything rests on. With
 -- `target`, that worker's own messages; else those of nobody in particular. Picking and marking are two statements,
 -- as no setting is right for both: here the order has to come from an index (without one a sort would read the lane
--- whole), there a message has to be looked up by its key. In one statement the planner may turn the join round and
+-- whole), there a message has to be looked up by where it is. In one statement the planner may turn the join round and
 -- read every message of a tenant, or lock more rows than the limit, when its statistics are old.
 -- The plan is made at each call, with the values at hand: a plan kept from an empty table reads a full one whole.
 -- Equality on queue, tenant and priority: runs on Citus. `sizes` only where `sized`. Internal.
 create or replace function postrow.pick(
     queue text, tenant text, priority smallint, target text, after timestamptz, "limit" int, now timestamptz,
-    sized boolean, out ids uuid[], out dues timestamptz[], out sizes int[]
+    sized boolean, out ids uuid[], out tids tid[], out dues timestamptz[], out sizes int[]
 )
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
 set enable_indexscan = on set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 as $$
 #variable_conflict use_column
 begin
-    select coalesce(array_agg(p.id), '{}'), coalesce(array_agg(p.available_at), '{}'), coalesce(array_agg(p.size), '{}')
-        into ids, dues, sizes
+    select coalesce(array_agg(p.id), '{}'), coalesce(array_agg(p.ctid), '{}'), coalesce(array_agg(p.available_at), '{}'),
+            coalesce(array_agg(p.size), '{}')
+        into ids, tids, dues, sizes
     from (
-        select m.id, m.available_at, case when pick.sized then octet_length(m.payload::text) end as size
+        select m.id, m.ctid, m.available_at, case when pick.sized then octet_length(m.payload::text) end as size
         from postrow.message m
         where m.queue = pick.queue and m.tenant = pick.tenant and m.priority = pick.priority
             and m.claim_token is null
@@ -85,33 +86,30 @@ from (select pg_catalog.sum(u.size) over (order by u.n) as total
 $$
 
 -- next
--- Marks picked messages as claimed, and gives them in the order of the lists. The caller has locked them. `lease`
--- null: their consumer's, else 60 s. Who calls it: claim and claim_lanes. With these settings the one plan that is left takes
--- the lists and looks each message up by its key, whatever the statistics say (70_settle.sql has more of it). Internal.
+-- Marks picked messages as claimed, and gives them in the order of the lists. The caller has locked them, so each is still
+-- where it was picked, at its tid, and is looked up there: with these settings that is the one plan left, a loop over
+-- the lists, whatever the statistics say (70_settle.sql has more of it). `lease` null: their consumer's, else 60 s.
+-- Who calls it: claim and claim_lanes. Internal.
 create or replace function postrow.mark(
-    lanes int[], tenants text[], ids uuid[], dues timestamptz[], frontiers timestamptz[], lease interval,
+    lanes int[], tenants text[], ids uuid[], tids tid[], dues timestamptz[], frontiers timestamptz[], lease interval,
     worker text, token uuid, now timestamptz
 ) returns setof postrow.claimed
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
-set enable_bitmapscan = on set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off
-set enable_hashjoin = off set enable_mergejoin = off
+set enable_tidscan = on set enable_seqscan = off set enable_bitmapscan = off set enable_indexscan = off
+set enable_indexonlyscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 begin
     return query
-    with claimed as (
-        update postrow.message m
-        set claim_token = mark.token, claimed_at = mark.now, claimed_by = mark.worker, attempt = m.attempt + 1,
-            available_at = mark.now + coalesce(mark.lease, postrow.lease_of(m.queue, m.tenant))
-        from unnest(mark.lanes, mark.tenants, mark.ids, mark.dues, mark.frontiers) with ordinality
-            w(lane, tenant, id, due_at, frontier, n)
-        where m.tenant = w.tenant and m.id = w.id
-        returning m.*, w.lane, w.due_at, w.frontier, w.n
-    )
-    select c.lane, c.tenant, c.id, c.queue, c.priority, c.payload, c.headers, c.attempt, c.max_attempts,
-        c.claim_token, c.claimed_at, c.available_at, c.due_at, c.enqueued_at, c.subject, c.target, c.group_key,
-        c.topic, c.parent_id, c.hops, c.expires_at, c.failures, c.frontier
-    from claimed c order by c.n;
+    update postrow.message m
+    set claim_token = mark.token, claimed_at = mark.now, claimed_by = mark.worker, attempt = m.attempt + 1,
+        available_at = mark.now + coalesce(mark.lease, postrow.lease_of(m.queue, m.tenant))
+    from unnest(mark.lanes, mark.tenants, mark.ids, mark.tids, mark.dues, mark.frontiers)
+        w(lane, tenant, id, tid, due_at, frontier)
+    where m.ctid = w.tid and m.tenant = w.tenant and m.id = w.id
+    returning w.lane, m.tenant, m.id, m.queue, m.priority, m.payload, m.headers, m.attempt, m.max_attempts,
+        m.claim_token, m.claimed_at, m.available_at, w.due_at, m.enqueued_at, m.subject, m.target, m.group_key,
+        m.topic, m.parent_id, m.hops, m.expires_at, m.failures, w.frontier;
 end
 $$
 
@@ -133,7 +131,7 @@ $$
 -- messages. `bytes` is what is left of `max_bytes`. Internal.
 create or replace function postrow.pick_targeted(
     queue text, among text[], worker text, "limit" int, now timestamptz, max_bytes bigint,
-    out tenants text[], out ids uuid[], out dues timestamptz[], out bytes bigint
+    out tenants text[], out ids uuid[], out tids tid[], out dues timestamptz[], out bytes bigint
 )
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
 set enable_indexscan = on set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
@@ -146,6 +144,7 @@ declare
 begin
     tenants := '{}';
     ids := '{}';
+    tids := '{}';
     dues := '{}';
     bytes := pick_targeted.max_bytes;
     if not postrow.has_targeted(pick_targeted.queue, pick_targeted.worker) then
@@ -161,6 +160,7 @@ begin
         v_fit := postrow.fitting(v_picked.sizes, bytes, ids = '{}');
         tenants := tenants || array_fill(v_lane.tenant, array[v_fit]);
         ids := ids || v_picked.ids[:v_fit];
+        tids := tids || v_picked.tids[:v_fit];
         dues := dues || v_picked.dues[:v_fit];
         bytes := bytes - (select coalesce(sum(u.size), 0) from unnest(v_picked.sizes[:v_fit]) u(size));  -- none may fit
         exit when v_fit < cardinality(v_picked.ids);
@@ -232,8 +232,8 @@ begin
         v_fit := cardinality(v_picked.ids);
         if v_fit > 0 then
             return query
-            select * from postrow.mark(array_fill(0, array[v_fit]), v_picked.tenants, v_picked.ids, v_picked.dues,
-                null, claim.lease, claim.worker, v_token, v_now);
+            select * from postrow.mark(array_fill(0, array[v_fit]), v_picked.tenants, v_picked.ids, v_picked.tids,
+                v_picked.dues, null, claim.lease, claim.worker, v_token, v_now);
             v_left := v_left - v_fit;
             v_bytes := v_picked.bytes;
         end if;
@@ -280,7 +280,7 @@ begin
         if v_fit > 0 then  -- marked here and now: the second round must not pick them again
             return query
             select * from postrow.mark(array_fill(v_lane.lane, array[v_fit]), array_fill(v_lane.tenant, array[v_fit]),
-                v_picked.ids[:v_fit], v_picked.dues[:v_fit], array_fill(v_frontier, array[v_fit]), claim.lease,
+                v_picked.ids[:v_fit], v_picked.tids[:v_fit], v_picked.dues[:v_fit], array_fill(v_frontier, array[v_fit]), claim.lease,
                 claim.worker, v_token, v_now);
             v_left := v_left - v_fit;
             v_bytes := v_bytes - (select sum(u.size) from unnest(v_picked.sizes[:v_fit]) u(size));
@@ -323,6 +323,7 @@ declare
     v_lanes      int[];
     v_tenants    text[];
     v_ids        uuid[];
+    v_tids       tid[];
     v_dues       timestamptz[];
     v_sizes      int[];
     v_picked     int;            -- how many were locked,
@@ -347,19 +348,19 @@ begin
         if v_own.ids <> '{}' then
             return query
             select * from postrow.mark(array_fill(0, array[cardinality(v_own.ids)]), v_own.tenants, v_own.ids,
-                v_own.dues, null, claim_lanes.lease, claim_lanes.worker, v_token, v_now);
+                v_own.tids, v_own.dues, null, claim_lanes.lease, claim_lanes.worker, v_token, v_now);
             v_left := v_left - cardinality(v_own.ids);
             v_bytes := case when v_own.bytes < 0 then 0 else v_own.bytes end;
         end if;
     end if;
     select coalesce(array_agg(p.n), '{}'), coalesce(array_agg(p.tenant), '{}'), coalesce(array_agg(p.id), '{}'),
-            coalesce(array_agg(p.available_at), '{}'), coalesce(array_agg(p.size), '{}')
-        into v_lanes, v_tenants, v_ids, v_dues, v_sizes
+            coalesce(array_agg(p.ctid), '{}'), coalesce(array_agg(p.available_at), '{}'), coalesce(array_agg(p.size), '{}')
+        into v_lanes, v_tenants, v_ids, v_tids, v_dues, v_sizes
     from (
         select l.n::int, p.* from unnest(claim_lanes.tenants, claim_lanes.priorities, claim_lanes.afters)
             with ordinality l(tenant, priority, after, n)
         cross join lateral (
-            select m.tenant, m.id, m.available_at,
+            select m.tenant, m.id, m.ctid, m.available_at,
                 case when v_bytes is not null then octet_length(m.payload::text) end as size
             from postrow.message m
             where m.queue = claim_lanes.queue and m.tenant = l.tenant and m.priority = l.priority
@@ -396,7 +397,7 @@ begin
     end loop;
     if v_fit > 0 then
         return query
-        select m.* from postrow.mark(v_lanes[:v_fit], v_tenants[:v_fit], v_ids[:v_fit], v_dues[:v_fit],
+        select m.* from postrow.mark(v_lanes[:v_fit], v_tenants[:v_fit], v_ids[:v_fit], v_tids[:v_fit], v_dues[:v_fit],
             array(select v_frontiers[u.n] from unnest(v_lanes[:v_fit]) with ordinality u(n, i) order by u.i),
             claim_lanes.lease, claim_lanes.worker, v_token, v_now) m;
     end if;

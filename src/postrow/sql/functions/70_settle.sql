@@ -1,10 +1,12 @@
 -- Settling: ack, release, bury, extend here, fail in its own file. All are fenced by the claim's token.
 --
--- Their settings leave one plan: the lists outside, and inside of that loop each message looked up by its key. A table that
--- vacuum found empty is believed to have one row until the next analyze, however many came since and however new the plan is,
--- and with any other scan allowed the join is turned round: an ack of 100 read all of 300,000 rows and took 12 s. A bitmap
--- scan is the one scan that cannot be had without a key to look up. For that no clause here may imply
--- `claim_token is not null`, or the index of leased messages would do as well: tokens are compared by `is not distinct from`.
+-- Their settings leave one plan: the lists outside, and inside of that loop each message looked up. A table that vacuum
+-- found empty is believed to have one row until the next analyze, however many came since and however new the plan is, and
+-- where the join may be turned round it is: an ack of 100 read all of 300,000 rows and took 12 s. What cannot be turned
+-- round is a lateral lookup that locks, and a lookup by tid, the place of a row: it cannot be had without the place.
+-- So `take` finds and locks each message by its key, and says where it is, which is true until the transaction ends; what
+-- changes it then looks there. No clause of `take` may imply `claim_token is not null`, or the index of leased messages
+-- would do as well as the key's: tokens are compared by `is not distinct from`.
 
 -- Refuses lists of different lengths, with nulls or with a pair that stands twice. Internal. Raises PW003.
 create or replace function postrow.check_settle(tenants text[], ids uuid[], tokens uuid[]) returns void
@@ -40,35 +42,47 @@ $$
 
 -- next
 -- The fence: locks those of the messages that are held under the given token, in (tenant, id) order, so that two
--- settlements cannot deadlock, and gives their positions. A row that changed hands while this call waited for its
--- lock is looked at again and left out. `wait` false: rows locked by others are left out too. The positions are int, and
--- compared as int: `bigint = any (int[])` is not hashed, 3 ms for 1,000 against 0.5. Internal.
-create or replace function postrow.take(tenants text[], ids uuid[], tokens uuid[], wait boolean) returns int[]
+-- settlements cannot deadlock; gives their positions in the lists, and with these their keys and tids. A row that changed
+-- hands while this call waited for its lock is looked at again and left out. `wait` false: rows locked by others are left
+-- out too. Internal.
+create or replace function postrow.take(
+    inout tenants text[], inout ids uuid[], tokens uuid[], wait boolean, out taken int[], out tids tid[]
+)
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
-set enable_bitmapscan = on set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off
-set enable_hashjoin = off set enable_mergejoin = off
+set enable_indexscan = on set enable_seqscan = off set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
-declare
-    v_taken  int[];
 begin
     perform postrow.check_settle(take.tenants, take.ids, take.tokens);
     if take.wait then
-        select array_agg(t.n) into v_taken from (
-            select w.n::int from unnest(take.tenants, take.ids, take.tokens) with ordinality w(tenant, id, token, n)
-            join postrow.message m on m.tenant = w.tenant and m.id = w.id
-            where m.claim_token is not distinct from w.token
-            order by w.tenant collate "C", w.id
-            for update of m) t;
+        select array_agg(t.tenant), array_agg(t.id), array_agg(t.n), array_agg(t.ctid)
+            into tenants, ids, taken, tids
+        from (
+            select w.tenant, w.id, w.n::int, l.ctid from (
+                select * from unnest(take.tenants, take.ids, take.tokens) with ordinality u(tenant, id, token, n)
+                order by u.tenant collate "C", u.id) w
+            cross join lateral (
+                select m.ctid from postrow.message m
+                where m.tenant = w.tenant and m.id = w.id and m.claim_token is not distinct from w.token
+                for update) l) t;
     else
-        select array_agg(t.n) into v_taken from (
-            select w.n::int from unnest(take.tenants, take.ids, take.tokens) with ordinality w(tenant, id, token, n)
-            join postrow.message m on m.tenant = w.tenant and m.id = w.id
-            where m.claim_token is not distinct from w.token
-            order by w.tenant collate "C", w.id
-            for update of m skip locked) t;
+        select array_agg(t.tenant), array_agg(t.id), array_agg(t.n), array_agg(t.ctid)
+            into tenants, ids, taken, tids
+        from (
+            select w.tenant, w.id, w.n::int, l.ctid from (
+                select * from unnest(take.tenants, take.ids, take.tokens) with ordinality u(tenant, id, token, n)
+                order by u.tenant collate "C", u.id) w
+            cross join lateral (
+                select m.ctid from postrow.message m
+                where m.tenant = w.tenant and m.id = w.id and m.claim_token is not distinct from w.token
+                for update skip locked) l) t;
     end if;
-    return coalesce(v_taken, '{}');
+    if taken is null then
+        tenants := '{}';
+        ids := '{}';
+        taken := '{}';
+        tids := '{}';
+    end if;
 end
 $$
 
@@ -100,21 +114,6 @@ end
 $$
 
 -- next
--- The pairs of a settlement that were taken, as two arrays. Internal.
-create or replace function postrow.taken_pairs(
-    inout tenants text[], inout ids uuid[], taken int[]
-)
-language plpgsql immutable
-as $$
-begin
-    if cardinality(taken) < cardinality(ids) then
-        select coalesce(array_agg(u.tenant), '{}'), coalesce(array_agg(u.id), '{}') into tenants, ids
-        from unnest(tenants, ids) with ordinality u(tenant, id, n) where u.n::int = any (taken);
-    end if;
-end
-$$
-
--- next
 -- Whether finished messages of a queue are kept: the consumer's word, else yes. Internal.
 create or replace function postrow.keeps_history(queue text, tenant text) returns boolean
 language sql stable
@@ -129,19 +128,18 @@ $$
 create or replace function postrow.ack(tenants text[], ids uuid[], tokens uuid[], wait boolean default true)
 returns table (tenant text, id uuid, outcome text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
-set enable_bitmapscan = on set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off
-set enable_hashjoin = off set enable_mergejoin = off
+set enable_tidscan = on set enable_seqscan = off set enable_bitmapscan = off set enable_indexscan = off
+set enable_indexonlyscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-    v_taken    int[] := postrow.take(ack.tenants, ack.ids, ack.tokens, ack.wait);
-    v_pairs    record := postrow.taken_pairs(ack.tenants, ack.ids, v_taken);
+    v_taken    record := postrow.take(ack.tenants, ack.ids, ack.tokens, ack.wait);
     v_now      timestamptz := postrow.clock();
     v_all      boolean := not exists (select from postrow.consumer c where not c.keep_history);
 begin
     with gone as (
-        delete from postrow.message m using unnest(v_pairs.tenants, v_pairs.ids) w(tenant, id)
-        where m.tenant = w.tenant and m.id = w.id
+        delete from postrow.message m using unnest(v_taken.tenants, v_taken.ids, v_taken.tids) w(tenant, id, tid)
+        where m.ctid = w.tid and m.tenant = w.tenant and m.id = w.id
         returning m.*
     )
     insert into postrow.history (id, enqueued_at, started_at, finished_at, expires_at, parent_id, attempt,
@@ -151,7 +149,7 @@ begin
         g.max_attempts, g.priority, g.hops, g.tenant, g.queue, 'done', g.enqueued_by, g.claimed_by, g.target, g.subject,
         g.group_key, g.dedup_key, g.topic, g.payload, g.headers, g.failures
     from gone g where v_all or postrow.keeps_history(g.queue, g.tenant);
-    return query select * from postrow.outcomes(ack.tenants, ack.ids, ack.tokens, v_taken);
+    return query select * from postrow.outcomes(ack.tenants, ack.ids, ack.tokens, v_taken.taken);
 end
 $$
 
@@ -162,12 +160,12 @@ create or replace function postrow.release(
     tenants text[], ids uuid[], tokens uuid[], until timestamptz[] default null, wait boolean default true
 ) returns table (tenant text, id uuid, outcome text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
-set enable_bitmapscan = on set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off
-set enable_hashjoin = off set enable_mergejoin = off
+set enable_tidscan = on set enable_seqscan = off set enable_bitmapscan = off set enable_indexscan = off
+set enable_indexonlyscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-    v_taken  int[];
+    v_taken  record;
     v_taps   int;
 begin
     if release.until is not null then
@@ -180,14 +178,13 @@ begin
     with freed as (
         update postrow.message m
         set claim_token = null, claimed_at = null, claimed_by = null, attempt = greatest(m.attempt - 1, 0),
-            available_at = coalesce(w.until, m.enqueued_at)
-        from unnest(release.tenants, release.ids, coalesce(release.until, '{}')) with ordinality
-            w(tenant, id, until, n)
-        where w.n::int = any (v_taken) and m.tenant = w.tenant and m.id = w.id
+            available_at = coalesce(release.until[w.n], m.enqueued_at)
+        from unnest(v_taken.tenants, v_taken.ids, v_taken.tids, v_taken.taken) w(tenant, id, tid, n)
+        where m.ctid = w.tid and m.tenant = w.tenant and m.id = w.id
         returning m.queue, m.tenant
     )
     select count(postrow.tap(f.queue, f.tenant)) into v_taps from (select distinct queue, tenant from freed) f;
-    return query select * from postrow.outcomes(release.tenants, release.ids, release.tokens, v_taken);
+    return query select * from postrow.outcomes(release.tenants, release.ids, release.tokens, v_taken.taken);
 end
 $$
 
@@ -198,13 +195,12 @@ $$
 create or replace function postrow.extend(tenants text[], ids uuid[], tokens uuid[], lease interval)
 returns table (tenant text, id uuid, outcome text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
-set enable_bitmapscan = on set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off
-set enable_hashjoin = off set enable_mergejoin = off
+set enable_tidscan = on set enable_seqscan = off set enable_bitmapscan = off set enable_indexscan = off
+set enable_indexonlyscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-    v_taken  int[];
-    v_pairs  record;
+    v_taken  record;
     v_now    timestamptz := postrow.clock();
 begin
     if extend.lease is null then
@@ -212,10 +208,9 @@ begin
     end if;
     perform postrow.check_lease(extend.lease);
     v_taken := postrow.take(extend.tenants, extend.ids, extend.tokens, false);
-    v_pairs := postrow.taken_pairs(extend.tenants, extend.ids, v_taken);
     update postrow.message m set available_at = v_now + extend.lease
-    from unnest(v_pairs.tenants, v_pairs.ids) w(tenant, id)
-    where m.tenant = w.tenant and m.id = w.id;
-    return query select * from postrow.outcomes(extend.tenants, extend.ids, extend.tokens, v_taken);
+    from unnest(v_taken.tenants, v_taken.ids, v_taken.tids) w(tenant, id, tid)
+    where m.ctid = w.tid and m.tenant = w.tenant and m.id = w.id;
+    return query select * from postrow.outcomes(extend.tenants, extend.ids, extend.tokens, v_taken.taken);
 end
 $$

@@ -145,7 +145,7 @@ begin
             perform postrow.refuse('retry_at has to hold finite moments before the year 3000');
         end if;
     end if;
-    v_taken := postrow.take(fail.tenants, fail.ids, fail.tokens, fail.wait);
+    v_taken := (postrow.take(fail.tenants, fail.ids, fail.tokens, fail.wait)).taken;
     if cardinality(v_taken) > 0 then
         perform postrow.retry_or_kill(array_agg(w.tenant), array_agg(w.id), array_agg(w.error), array_agg(w.type),
             array_agg(w.traceback), array_agg(w.again), 'attempts', postrow.clock())
@@ -174,7 +174,7 @@ declare
     v_now    timestamptz := postrow.clock();
 begin
     perform postrow.check_length('reasons', cardinality(bury.reasons), bury.ids);
-    v_taken := postrow.take(bury.tenants, bury.ids, bury.tokens, bury.wait);
+    v_taken := (postrow.take(bury.tenants, bury.ids, bury.tokens, bury.wait)).taken;
     perform postrow.kill(array_agg(m.tenant), array_agg(m.id), array_agg('buried'::text),
         array_agg(postrow.add_failure(m.failures, m.attempt, v_now, m.claimed_by, 'buried', w.reason, null)), v_now)
     from unnest(bury.tenants, bury.ids, bury.reasons) with ordinality w(tenant, id, reason, n)
