@@ -106,8 +106,13 @@ def _settle(call: str, held: Sequence[Held], *more: object) -> Op[dict[Key, Outc
 
 
 def ack(held: Sequence[Held], *, wait: bool = True) -> Op[dict[Key, Outcome]]:
-    """Done."""
-    return _settle("ack($1::text::text[], $2::text::uuid[], $3::text::uuid[], wait => $4::boolean)", held, wait)
+    """Done. What was accepted, nearly all of it as a rule, is not sent back."""
+    sql = (
+        "select tenant, id, outcome from postrow.ack($1::text::text[], $2::text::uuid[], $3::text::uuid[], "
+        "wait => $4::boolean) where outcome <> 'accepted'"
+    )
+    accepted: dict[Key, Outcome] = {(h.tenant, h.id): "accepted" for h in held}
+    return Op(sql, (*_lists(held), wait), lambda rows: accepted | _read_outcomes(rows))
 
 
 def fail(
