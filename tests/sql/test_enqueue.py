@@ -165,9 +165,6 @@ def test_an_infinite_moment_is_refused(pg, option, moment):
     [
         {"group_key": "g"},
         {"group_key": ""},
-        {"dedup_key": "k"},
-        {"dedup_for": timedelta(hours=1)},
-        {"dedup_while": "alive"},
     ],
 )
 def test_what_is_not_built_is_refused_as_not_yet(pg, options):
@@ -175,9 +172,8 @@ def test_what_is_not_built_is_refused_as_not_yet(pg, options):
     assert pg.refused("enqueue_many", queue="q", messages=[{"payload": 1}], **options).sqlstate == "PW004"
 
 
-def test_publish_and_once_are_not_built_yet(pg):
+def test_publish_is_not_built_yet(pg):
     assert pg.refused("publish", topic="order.paid", payload=1).sqlstate == "PW004"
-    assert pg.refused("once", key="k").sqlstate == "PW004"
 
 
 def test_a_subject_of_200_characters_counts_characters_not_bytes(pg):

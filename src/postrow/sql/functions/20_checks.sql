@@ -63,6 +63,34 @@ end
 $$
 
 -- next
+-- A key of the ledger: 1 to 500 characters of any kind.
+create or replace function postrow.check_key(what text, value text) returns void
+language plpgsql immutable parallel safe
+as $$
+begin
+    if value is null or value = '' then
+        perform postrow.refuse(format('%s is empty', what), 'Give a text that names the thing.');
+    elsif length(value) > 500 then
+        perform postrow.refuse(format('%s has %s characters: 500 are allowed', what, length(value)),
+            'Give a hash of it.');
+    end if;
+end
+$$
+
+-- next
+-- How long a key is kept: longer than nothing.
+create or replace function postrow.check_period(what text, value interval) returns void
+language plpgsql immutable parallel safe
+as $$
+begin
+    if value is null or value <= interval '0' then
+        perform postrow.refuse(format('%s is %s', what, coalesce(value::text, 'null')), 'Give a duration longer than 0.');
+    end if;
+    perform postrow.check_duration(what, value);
+end
+$$
+
+-- next
 -- A duration that is added to a clock: from 0 to 1,000 years, so that the sum is a timestamp.
 create or replace function postrow.check_duration(what text, value interval) returns void
 language plpgsql immutable parallel safe
@@ -148,8 +176,18 @@ begin
     if group_key is not null then
         perform postrow.not_yet('group_key');
     end if;
-    if dedup_key is not null or dedup_for is not null or dedup_while is not null then
-        perform postrow.not_yet('deduplication by key');
+    if dedup_key is not null then
+        perform postrow.check_key('dedup_key', dedup_key);
+        if dedup_for is not null and dedup_while is not null then
+            perform postrow.refuse('both dedup_for and dedup_while are given', 'Give one of them.');
+        end if;
+        perform postrow.check_period('dedup_for', coalesce(dedup_for, interval '1 day'));
+        if dedup_while not in ('waiting', 'alive') then
+            perform postrow.refuse(format('dedup_while is %L', dedup_while),
+                'Give waiting (until it is claimed) or alive (until it is finished).');
+        end if;
+    elsif dedup_for is not null or dedup_while is not null then
+        perform postrow.refuse('dedup_for or dedup_while is given without dedup_key', 'Give the key, or leave both out.');
     end if;
 end
 $$

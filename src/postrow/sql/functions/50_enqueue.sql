@@ -1,96 +1,8 @@
--- The first sight of a key, in the caller's transaction. `fresh`: this transaction is the first, and the row
--- is its own until it ends. Otherwise the message that the key stands for. A rival that has not ended is
--- waited for: it commits, and its message is the present one; it rolls back, and this one is fresh. In
--- REPEATABLE READ and above a rival that committed meanwhile is 40001, by `on conflict do nothing` itself.
--- Never `do update ... where`: that locks the row even where its condition is false. Internal.
-create or replace function postrow.first_sight(
-    tenant text, scope text, key text, queue text, message_id uuid, until timestamptz, now timestamptz,
-    out fresh boolean, out present_id uuid, out present_queue text
-)
-language plpgsql volatile
-as $$
-#variable_conflict use_column
-declare
-    v_until  timestamptz;
-begin
-    loop
-        insert into postrow.seen (tenant, scope, key, queue, message_id, until)
-        values (first_sight.tenant, first_sight.scope, first_sight.key, first_sight.queue,
-            first_sight.message_id, first_sight.until)
-        on conflict do nothing;
-        if found then
-            fresh := true;
-            return;
-        end if;
-        select s.message_id, s.queue, s.until into present_id, present_queue, v_until
-        from postrow.seen s
-        where s.tenant = first_sight.tenant and s.scope = first_sight.scope and s.key = first_sight.key;
-        continue when not found;  -- swept since the insert
-        if v_until > first_sight.now then
-            fresh := false;
-            return;
-        end if;
-        update postrow.seen s
-        set queue = first_sight.queue, message_id = first_sight.message_id, until = first_sight.until
-        where s.tenant = first_sight.tenant and s.scope = first_sight.scope and s.key = first_sight.key
-            and s.until <= first_sight.now;
-        if found then
-            fresh := true;
-            return;
-        end if;
-    end loop;
-end
-$$
-
--- next
--- Takes a caller's own id for one message of one queue: true when it is new, false when it is the present
--- message again, also after that was settled. Keeps the id's row in `seen` until `until`. Where that row is new, or past
--- its time, a live message or an open dead letter still counts; no rival can race for that look, since all who bring ids
--- go through `seen`. A new row under SERIALIZABLE is not followed by that look: two producers who read where the
--- other writes would be 40001 for no reason. (What is left then, an id that the database made itself, is 23505.)
--- Raises PW006 when the id belongs to another queue. Internal.
-create or replace function postrow.take_id(
-    tenant text, id uuid, queue text, until timestamptz, now timestamptz
-) returns boolean
-language plpgsql volatile
-as $$
-#variable_conflict use_column
-declare
-    v_sight    record;
-    v_present  text;
-begin
-    v_sight := postrow.first_sight(take_id.tenant, 'id', take_id.id::text, take_id.queue, take_id.id,
-        take_id.until, take_id.now);
-    if v_sight.fresh then
-        if v_sight.present_id is null and current_setting('transaction_isolation') = 'serializable' then
-            return true;
-        end if;
-        select m.queue into v_present from postrow.message m
-        where m.tenant = take_id.tenant and m.id = take_id.id;
-        if not found then
-            select d.queue into v_present from postrow.dead_letter d
-            where d.tenant = take_id.tenant and d.id = take_id.id and d.resolved_at is null;
-        end if;
-        if not found then
-            return true;
-        end if;
-    else
-        v_present := v_sight.present_queue;
-    end if;
-    if v_present <> take_id.queue then
-        raise exception using errcode = 'PW006',
-            message = format('id %s is a message of queue %s, not %s', take_id.id, v_present, take_id.queue),
-            hint = 'An id names one message of one queue for seven days: use another id.';
-    end if;
-    return false;
-end
-$$
-
--- next
 -- Puts one message into a queue, in the caller's transaction: it exists if that transaction commits.
 -- Who calls it: producers, in SQL or through a driver. Reads nothing that others write and locks nothing; with
 -- a caller's `id` it inserts the id's row in postrow.seen first (kept until 7 days after it is due), and a second
--- enqueue of the id for the same queue is the same message: its id, with deduplicated = true.
+-- enqueue of the id for the same queue is the same message: its id, with deduplicated = true. So does a `dedup_key`, by
+-- the rule that take_key has, which locks the row of the message that stands for this one.
 -- `priority` is an int since `priority => 5` would not find a smallint.
 -- Raises PW002 (name), PW003 (value), PW004 (not yet), PW006 (id of another queue), 40001.
 create or replace function postrow.enqueue(
@@ -104,8 +16,10 @@ create or replace function postrow.enqueue(
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_now  timestamptz := postrow.clock();
-    v_due  timestamptz;
+    v_now      timestamptz := postrow.clock();
+    v_given    uuid := id;
+    v_due      timestamptz;
+    v_present  uuid;
 begin
     perform postrow.check_message(queue, tenant, priority, delay, available_at, max_attempts, target,
         target_for, subject, group_key, dedup_key, dedup_for, dedup_while, expires_at, headers);
@@ -113,27 +27,36 @@ begin
         perform postrow.refuse('payload is null', 'Give a JSON value; ''null''::jsonb is one.');
     end if;
     v_due := greatest(coalesce(available_at, v_now + delay), v_now);
-    deduplicated := false;
-    if id is null then
+    if v_given is not null then
+        v_present := postrow.take_id(tenant, v_given, queue, v_due + interval '7 days', v_now);
+    else
         id := postrow.uuid7();
-    elsif not postrow.take_id(tenant, id, queue, v_due + interval '7 days', v_now) then
-        deduplicated := true;
+    end if;
+    if dedup_key is not null and v_present is null then
+        v_present := postrow.take_key(tenant, queue, dedup_key, dedup_for, dedup_while, id, v_due, v_now);
+        if v_present is not null and v_given is not null then
+            perform postrow.point_id(tenant, v_given, v_present);
+        end if;
+    end if;
+    deduplicated := v_present is not null;
+    if deduplicated then
+        id := v_present;
         return;
     end if;
     insert into postrow.message (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by,
-        available_at, max_attempts, target, target_until, subject, expires_at)
+        available_at, max_attempts, target, target_until, subject, dedup_key, expires_at)
     values (tenant, id, queue, priority, payload, headers, v_now, postrow.caller(),
-        v_due, max_attempts, target, v_due + target_for, subject, expires_at);
+        v_due, max_attempts, target, v_due + target_for, subject, dedup_key, expires_at);
     perform postrow.tap(queue, tenant);
 end
 $$
 
 -- next
 -- Refuses what is wrong with the elements of enqueue_many. What differs from row to row as a rule (subject,
--- headers, id) is checked in one pass, and each different set of the other options once. Says whether any element
--- has options of its own, and whether any has an id. Internal. Raises PW002, PW003, PW004; the message names the position.
+-- headers, id, dedup_key) is checked in one pass, and each different set of the other options once. Says whether any element
+-- has options of its own, and whether any has an id, or a key of deduplication. Internal. Raises PW002, PW003, PW004; the message names the position.
 create or replace function postrow.check_each(
-    queue text, messages jsonb, defaults jsonb, out own boolean, out ids boolean
+    queue text, messages jsonb, defaults jsonb, out own boolean, out ids boolean, out keys boolean
 )
 language plpgsql stable
 as $$
@@ -144,11 +67,18 @@ declare
 begin
     own := false;
     ids := false;
+    keys := defaults ? 'dedup_key';
     for v_row in
         select min(e.ordinality) as n,
             bool_or(e.value ->> 'id' is not null) as ids,
             bool_or(e.value ? 'subject' or e.value ? 'headers') as varying,
-            case when jsonb_typeof(e.value) = 'object' then e.value - v_varying end as own,
+            case when jsonb_typeof(e.value) <> 'object' then null
+                -- a key is another in each row: its place is taken by one that passes
+                when e.value ->> 'dedup_key' is not null then (e.value - v_varying) || '{"dedup_key": "k"}'
+                else e.value - v_varying end as own,
+            bool_or(e.value ->> 'dedup_key' is not null) as keys,
+            min(e.ordinality) filter (where e.value ->> 'dedup_key' = '' or length(e.value ->> 'dedup_key') > 500)
+                as bad_key,
             min(e.ordinality) filter (where jsonb_typeof(e.value) <> 'object' or not e.value ? 'payload')
                 as bad_shape,
             min(e.ordinality) filter (where e.value ->> 'subject' = '' or length(e.value ->> 'subject') > 200)
@@ -163,11 +93,15 @@ begin
         elsif v_row.bad_subject is not null then
             perform postrow.check_label(format('subject of message %s', v_row.bad_subject),
                 check_each.messages -> (v_row.bad_subject - 1)::int ->> 'subject');
+        elsif v_row.bad_key is not null then
+            perform postrow.check_key(format('dedup_key of message %s', v_row.bad_key),
+                check_each.messages -> (v_row.bad_key - 1)::int ->> 'dedup_key');
         elsif v_row.bad_headers is not null then
             perform postrow.refuse(format('headers of message %s have to be a JSON object', v_row.bad_headers));
         end if;
         own := own or v_row.ids or v_row.varying or v_row.own <> '{}';
         ids := ids or v_row.ids;
+        keys := keys or v_row.keys;
         perform postrow.refuse(format('message %s has an unknown option %L', v_row.n, k.key))
         from jsonb_object_keys(v_row.own) k(key)
         where k.key not in ('tenant', 'priority', 'delay', 'available_at', 'max_attempts', 'target', 'target_for',
@@ -175,7 +109,10 @@ begin
         perform postrow.check_message(check_each.queue, x.tenant, x.priority, x.delay, x.available_at,
             x.max_attempts, x.target, x.target_for, x.subject, x.group_key, x.dedup_key, x.dedup_for,
             x.dedup_while, x.expires_at, x.headers)
-        from jsonb_to_record(postrow.own_options(v_row.own, check_each.defaults)) x(tenant text, priority int, delay interval,
+        from jsonb_to_record(postrow.own_options(v_row.own,
+            -- a rule for all is none of those without a key
+            case when v_row.own ? 'dedup_key' or check_each.defaults ? 'dedup_key' then check_each.defaults
+                else check_each.defaults - '{dedup_for,dedup_while}'::text[] end)) x(tenant text, priority int, delay interval,
             available_at timestamptz, max_attempts int, target text, target_for interval, subject text,
             group_key text, dedup_key text, dedup_for interval, dedup_while text, expires_at timestamptz,
             headers jsonb);
@@ -196,8 +133,8 @@ $$
 -- next
 -- Puts many messages into a queue. `messages` is an array of {"payload": ..., own options}; the other
 -- parameters are defaults for all. Ids come from one reading of the clock plus the ordinal in microseconds, and
--- so does each row's own enqueued_at. Callers' ids are taken in sorted order, so that two calls with the same ids
--- cannot deadlock. One call holds its JSON in memory: some 100 MB at most; the drivers cut longer lists.
+-- so does each row's own enqueued_at. Callers' ids, then keys of deduplication, are
+-- taken in sorted order, so that two calls with the same ones cannot deadlock. One call holds its JSON in memory: some 100 MB at most; the drivers cut longer lists.
 -- Gives n (the position, from 1), id and deduplicated. Raises what enqueue raises.
 create or replace function postrow.enqueue_many(
     queue text, messages jsonb, tenant text default 'default', priority int default 0,
@@ -215,9 +152,10 @@ declare
     v_by        text := postrow.caller();
     v_random    uuid := gen_random_uuid();
     v_defaults  jsonb;
-    v_given     record;  -- whether any message brings options of its own, and ids
-    v_present   text[] := '{}';  -- 'tenant id' of messages that exist already
+    v_given     record;  -- whether any message brings options of its own, ids, and keys
+    v_stands    uuid[] := '{}';  -- by position: the message that stands for this one, null for a new one
     v_row       record;
+    v_present   uuid;
 begin
     if jsonb_typeof(enqueue_many.messages) is distinct from 'array' then
         perform postrow.refuse('messages has to be a JSON array of objects with a payload');
@@ -229,19 +167,50 @@ begin
         'dedup_for', dedup_for, 'dedup_while', dedup_while, 'expires_at', expires_at,
         'headers', headers)) d where d.value <> 'null';
     v_given := postrow.check_each(enqueue_many.queue, enqueue_many.messages, v_defaults);
+    -- first ids, then keys, each in order, so that two calls with the same ones cannot deadlock
     if v_given.ids then
         for v_row in
-            select x.tenant, x.id, max(greatest(coalesce(x.available_at, v_now + x.delay), v_now)) as due
-            from jsonb_array_elements(enqueue_many.messages) e,
+            select x.tenant, x.id, array_agg(e.ordinality order by e.ordinality) as places,
+                max(greatest(coalesce(x.available_at, v_now + x.delay), v_now)) as due
+            from jsonb_array_elements(enqueue_many.messages) with ordinality e,
                 jsonb_to_record(postrow.own_options(e.value, v_defaults))
                     x(tenant text, id uuid, delay interval, available_at timestamptz)
             where x.id is not null
             group by x.tenant, x.id order by x.tenant collate "C", x.id
         loop
-            if not postrow.take_id(v_row.tenant, v_row.id, enqueue_many.queue,
-                    v_row.due + interval '7 days', v_now) then
-                v_present := v_present || (v_row.tenant || ' ' || v_row.id);
-            end if;
+            v_present := postrow.take_id(v_row.tenant, v_row.id, enqueue_many.queue,
+                v_row.due + interval '7 days', v_now);
+            for i in 1 .. cardinality(v_row.places) loop
+                if i > 1 or v_present is not null then
+                    v_stands[v_row.places[i]] := coalesce(v_present, v_row.id);
+                end if;
+            end loop;
+        end loop;
+    end if;
+    if v_given.keys then
+        for v_row in
+            select x.tenant, x.dedup_key, x.dedup_for is null as by_state, array_agg(e.ordinality order by e.ordinality) as places,
+                array_agg(x.id order by e.ordinality) as ids, (array_agg(x.dedup_for order by e.ordinality))[1] as dedup_for,
+                (array_agg(x.dedup_while order by e.ordinality))[1] as dedup_while,
+                max(greatest(coalesce(x.available_at, v_now + x.delay), v_now)) as due
+            from jsonb_array_elements(enqueue_many.messages) with ordinality e,
+                jsonb_to_record(postrow.own_options(e.value, v_defaults))
+                    x(tenant text, id uuid, delay interval, available_at timestamptz, dedup_key text, dedup_for interval,
+                    dedup_while text)
+            where x.dedup_key is not null and v_stands[e.ordinality] is null
+            group by 1, 2, 3 order by x.tenant collate "C", 3, x.dedup_key collate "C"
+        loop
+            v_present := postrow.take_key(v_row.tenant, enqueue_many.queue, v_row.dedup_key, v_row.dedup_for,
+                v_row.dedup_while, coalesce(v_row.ids[1], postrow.uuid7_at(v_us + v_row.places[1], v_random)), v_row.due, v_now);
+            for i in 1 .. cardinality(v_row.places) loop
+                if i > 1 or v_present is not null then
+                    v_stands[v_row.places[i]] := coalesce(v_present, v_row.ids[1],
+                        postrow.uuid7_at(v_us + v_row.places[1], v_random));
+                    if v_row.ids[i] is not null then
+                        perform postrow.point_id(v_row.tenant, v_row.ids[i], v_stands[v_row.places[i]]);
+                    end if;
+                end if;
+            end loop;
         end loop;
     end if;
 
@@ -249,30 +218,26 @@ begin
     with parsed as materialized (
         select e.ordinality::int as n, e.value -> 'payload' as payload, x.*,
             coalesce(x.id, postrow.uuid7_at(v_us + e.ordinality, v_random)) as new_id,
-            v_now + e.ordinality * interval '1 microsecond' as stamp,
-            -- an id that is present already, or that stands earlier in this list
-            case when v_given.ids and x.id is not null then x.tenant || ' ' || x.id = any (v_present)
-                or row_number() over (partition by x.tenant, x.id order by e.ordinality) > 1
-            else false end as again
+            v_now + e.ordinality * interval '1 microsecond' as stamp, v_stands[e.ordinality] as stands
         from jsonb_array_elements(enqueue_many.messages) with ordinality e,
             -- with no options of their own, the defaults are read once and not row by row
             jsonb_to_record(case when v_given.own then postrow.own_options(e.value, v_defaults) else v_defaults end)
                 x(id uuid, tenant text, priority smallint,
                 delay interval, available_at timestamptz, max_attempts int, target text, target_for interval,
-                subject text, expires_at timestamptz, headers jsonb)
+                subject text, dedup_key text, expires_at timestamptz, headers jsonb)
     ), put as (
         insert into postrow.message (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by,
-            available_at, max_attempts, target, target_until, subject, expires_at)
+            available_at, max_attempts, target, target_until, subject, dedup_key, expires_at)
         select p.tenant, p.new_id, enqueue_many.queue, p.priority, p.payload, p.headers, p.stamp, v_by,
             greatest(coalesce(p.available_at, p.stamp + p.delay), p.stamp), p.max_attempts, p.target,
             greatest(coalesce(p.available_at, p.stamp + p.delay), p.stamp) + p.target_for,
-            p.subject, p.expires_at
-        from parsed p where not p.again
+            p.subject, p.dedup_key, p.expires_at
+        from parsed p where p.stands is null
     ), tapped as materialized (
         select count(postrow.tap(enqueue_many.queue, t.tenant)) as taps
         from (select distinct p.tenant from parsed p) t
     )
-    select p.n, p.new_id, p.again from parsed p cross join tapped order by p.n;
+    select p.n, coalesce(p.stands, p.new_id), p.stands is not null from parsed p cross join tapped order by p.n;
 end
 $$
 

@@ -103,7 +103,8 @@ end
 $$
 
 -- next
--- Keys of the ledger past their time; one whose message still lives, or waits as an open dead letter, stays a day more.
+-- Keys of the ledger past their time. An id, or a key with dedup_while, whose message still lives, or waits as an open dead
+-- letter, stays a day more; a key with dedup_for and one of `once` have a time and no more.
 create or replace function postrow.sweep_seen("limit" int, now timestamptz) returns int
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan set enable_seqscan = off
 as $$
@@ -112,10 +113,10 @@ declare
     v_done  int;
 begin
     with old as materialized (
-        select s.tenant, s.scope, s.key,
+        select s.tenant, s.scope, s.key, (s.scope = 'id' or s.scope like 'while %') and (
             exists (select from postrow.message m where m.tenant = s.tenant and m.id = s.message_id)
             or exists (select from postrow.dead_letter d where d.tenant = s.tenant and d.id = s.message_id
-                and d.resolved_at is null) as lives
+                and d.resolved_at is null)) as lives
         from postrow.seen s
         where s.until <= sweep_seen.now
         order by s.until limit sweep_seen."limit"

@@ -37,11 +37,15 @@ declare
     v_dead  postrow.dead_letter := postrow.open_dead_letter(redrive.id, redrive.tenant);
 begin
     insert into postrow.message (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by, available_at,
-        max_attempts, subject, group_key, expires_at, topic, parent_id, hops, failures)
+        max_attempts, subject, group_key, dedup_key, expires_at, topic, parent_id, hops, failures)
     values (v_dead.tenant, v_new, v_dead.queue, v_dead.priority, v_dead.payload, v_dead.headers, v_now,
-        postrow.caller(), v_now, v_dead.max_attempts, v_dead.subject, v_dead.group_key,
+        postrow.caller(), v_now, v_dead.max_attempts, v_dead.subject, v_dead.group_key, v_dead.dedup_key,
         case when v_dead.expires_at > v_now then v_dead.expires_at end, v_dead.topic, v_dead.parent_id, v_dead.hops,
         v_dead.failures);
+    -- if the dead message is its key's last one, the new message is now
+    update postrow.seen s set message_id = v_new
+    where s.tenant = v_dead.tenant and s.scope = 'while ' || v_dead.queue and s.key = v_dead.dedup_key
+        and s.message_id = v_dead.id;
     update postrow.dead_letter d
     set resolved_at = v_now, resolution = 'redriven', resolved_by = postrow.caller(), redriven_as = v_new
     where d.tenant = v_dead.tenant and d.id = v_dead.id;

@@ -12,14 +12,3 @@ begin
     perform postrow.not_yet('publish');
 end
 $$
-
--- next
-create or replace function postrow.once(
-    key text, scope text default '', tenant text default 'default', keep interval default '30 days'
-) returns boolean
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-as $$
-begin
-    perform postrow.not_yet('once');
-end
-$$
