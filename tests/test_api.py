@@ -39,7 +39,7 @@ def test_every_option_is_stored(conn):
         "expires_at": SOON + timedelta(days=1),
         "headers": {"trace": "00-1", "n": [1, None]},
     }
-    assert set(options) | {"delay"} == set(produce.Options.__annotations__)
+    assert set(options) | {"delay", "dedup_key", "dedup_for", "dedup_while"} == set(produce.Options.__annotations__)
     assert postrow.enqueue(conn, "q", {"a": 1}, id=chosen, **options) == postrow.Enqueued(chosen, deduplicated=False)
     (many,) = postrow.enqueue_many(conn, "q", [{"a": 1}], **options)
     for found in (row(conn, chosen), row(conn, many.id)):
@@ -48,6 +48,40 @@ def test_every_option_is_stored(conn):
         for name in set(options) - {"target_for"}:
             assert getattr(found, name) == options[name], name
         assert found.target_until == SOON + timedelta(hours=1)
+
+
+@pytest.mark.parametrize("rule", [{}, {"dedup_while": "alive"}, {"dedup_for": 60}, {"dedup_for": timedelta(hours=1)}])
+def test_a_key_finds_the_message_that_stands_for_another(conn, rule):
+    first = postrow.enqueue(conn, "q", 1, dedup_key="k", **rule)
+    assert first.deduplicated is False
+    assert postrow.enqueue(conn, "q", 2, dedup_key="k", **rule) == (first.id, True)
+    sent = postrow.enqueue_many(
+        conn, "q", [{"key": "k"}, {"key": None}, {"key": "new"}] * 2, dedup_key=lambda p: p["key"], **rule
+    )
+    assert [s.deduplicated for s in sent] == [True, False, False, True, False, True]
+    assert (sent[0].id, sent[5].id) == (first.id, sent[2].id)
+    assert [row(conn, s.id).dedup_key for s in sent] == ["k", None, "new", "k", None, "new"]
+
+
+@pytest.mark.parametrize("key", ["", 7, "x" * 501, "nul\0"], ids=repr)
+def test_a_bad_key_of_one_of_many_is_refused(conn, key):
+    with pytest.raises(BadArgumentError, match="dedup_key"):
+        postrow.enqueue_many(conn, "q", ["good", key], dedup_key=lambda payload: payload)
+
+
+def test_one_key_for_many_is_refused_with_what_to_give(conn):
+    with pytest.raises(BadArgumentError, match="one key for many") as caught:
+        postrow.enqueue_many(conn, "q", [1, 2], dedup_key="k")
+    assert "lambda" in caught.value.hint
+    with pytest.raises(BadArgumentError, match="without dedup_key"):
+        postrow.enqueue_many(conn, "q", [1, 2], dedup_for=60)
+
+
+def test_once_is_true_the_first_time(conn):
+    assert [postrow.once(conn, "evt_1", scope="stripe", tenant="acme", keep=60) for _ in range(2)] == [True, False]
+    assert postrow.once(conn, "evt_1")
+    with pytest.raises(BadArgumentError, match="keep"):
+        postrow.once(conn, "evt_2", keep=0)
 
 
 def test_without_options_a_message_has_the_defaults(conn):
@@ -97,11 +131,12 @@ TAKES = {
     "target_for": [0],
     "headers": [{}],
 }
-OPTIONAL = {"delay", "available_at", "max_attempts", "target", "target_for", "subject", "expires_at", "headers", "id"}
+OPTIONAL = {"id", *produce.Options.__annotations__} - {"tenant", "priority"}
+WITH = {"target_for": {"target": "w"}, "dedup_for": {"dedup_key": "k"}, "dedup_while": {"dedup_key": "k"}}
 
 
 def is_taken(name, value):
-    if name == "subject":
+    if name in {"subject", "dedup_key"}:
         return value == " " and isinstance(value, str)
     if name == "id":
         return isinstance(value, UUID)
@@ -111,7 +146,7 @@ def is_taken(name, value):
 @pytest.mark.parametrize("value", [*EMPTY, None], ids=repr)
 @pytest.mark.parametrize("name", ["queue", "id", *produce.Options.__annotations__])
 def test_a_falsy_or_wrong_value_is_refused_by_the_parameters_name(conn, name, value):
-    arguments = {"queue": "q", "target": "w"} | {name: value} if name == "target_for" else {"queue": "q", name: value}
+    arguments = {"queue": "q", **WITH.get(name, {}), name: value}
     if is_taken(name, value) or (value is None and name in OPTIONAL):
         postrow.enqueue(conn, payload=1, **arguments)
         return
@@ -119,6 +154,8 @@ def test_a_falsy_or_wrong_value_is_refused_by_the_parameters_name(conn, name, va
         postrow.enqueue(conn, payload=1, **arguments)
     conn.rollback()
     if name != "id":
+        if name != "dedup_key" and "dedup_key" in arguments:
+            arguments["dedup_key"] = str
         with pytest.raises((BadArgumentError, BadNameError), match=name):
             postrow.enqueue_many(conn, arguments.pop("queue"), [1], **arguments)
         conn.rollback()

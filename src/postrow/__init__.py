@@ -1,6 +1,6 @@
 """A durable queue that is a table in the Postgres your application already has."""
 
-from postrow.api import depth, depth_pending, enqueue, enqueue_many
+from postrow.api import ack, depth, depth_pending, enqueue, enqueue_many, once
 from postrow.app import App, Queue
 from postrow.errors import (
     AbortedTransactionError,
@@ -76,8 +76,10 @@ __all__ = [
     "Snooze",
     "UnsupportedHandleError",
     "WorkerError",
+    "ack",
     "depth",
     "depth_pending",
     "enqueue",
     "enqueue_many",
+    "once",
 ]

@@ -8,14 +8,16 @@ Each gives its result on a sync handle and an awaitable of it on an async one. T
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack, overload
 from uuid import UUID
 
 from postrow import drivers
 from postrow import payload as payloads
-from postrow.models import Enqueued
-from postrow.ops import look, produce
-from postrow.ops.produce import Options
+from postrow.durations import Duration
+from postrow.models import Enqueued, Message
+from postrow.ops import claims, look, produce
+from postrow.ops.produce import ManyOptions, Options
 
 if TYPE_CHECKING:
     import psycopg
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     AsyncHandle = psycopg.AsyncConnection[Any] | psycopg.AsyncTransaction
 
 
+MONTH = timedelta(days=30)
 PLAIN: payloads.Codec[object] = payloads.Codec(None)
 
 
@@ -54,10 +57,13 @@ def enqueue(
         options: `tenant` ("default"); `priority`, lower first, -32768 to 32767 (0); `delay`, seconds or timedelta, or
             `available_at`, a datetime with a zone (now); `max_attempts` (the consumer's); `target`, the one worker
             that may claim it, and `target_for`, seconds or timedelta, after which anybody may (for ever); `subject`,
-            the business record it serves; `expires_at`, after which it is a dead letter; `headers`, a mapping.
+            the business record it serves; `expires_at`, after which it is a dead letter; `headers`, a mapping;
+            `dedup_key`, with which an enqueue finds the message that stands for it: `dedup_while` "waiting", until that
+            is claimed (the default), or "alive", until it is finished; or `dedup_for`, seconds or timedelta since it
+            was enqueued.
 
     Returns:
-        `Enqueued(id, deduplicated)`.
+        `Enqueued(id, deduplicated)`: with `deduplicated` nothing was added, and `id` is the message's that was there.
     """
     op = produce.enqueue(queue, payloads.encode(payload), options, id_=id)
     return drivers.run(tx, op)
@@ -65,22 +71,67 @@ def enqueue(
 
 @overload
 def enqueue_many(
-    tx: SyncHandle, queue: str, payloads_: Iterable[object], /, **options: Unpack[Options]
+    tx: SyncHandle, queue: str, payloads_: Iterable[object], /, **options: Unpack[ManyOptions]
 ) -> list[Enqueued]: ...
 @overload
 def enqueue_many(
-    tx: AsyncHandle, queue: str, payloads_: Iterable[object], /, **options: Unpack[Options]
+    tx: AsyncHandle, queue: str, payloads_: Iterable[object], /, **options: Unpack[ManyOptions]
 ) -> Awaitable[list[Enqueued]]: ...
 def enqueue_many(
-    tx: Any, queue: str, payloads_: Iterable[object], /, **options: Unpack[Options]
+    tx: Any, queue: str, payloads_: Iterable[object], /, **options: Unpack[ManyOptions]
 ) -> list[Enqueued] | Awaitable[list[Enqueued]]:
     """Put many messages into a queue, in order, as part of the caller's transaction; options as for `enqueue`.
 
-    The payloads may be any iterable, read as statements of about 2,000 messages or 8 MB are filled. All or nothing: when
-    one payload is refused none is in the transaction. The error names its position, from 0.
+    The payloads may be any iterable, read as statements of about 2,000 messages or 8 MB are filled. All or nothing:
+    when one payload is refused none is in the transaction. The error names its position, from 0. `dedup_key` is a
+    function from a payload to its key, or to None.
     """
-    texts = produce.encoded(payloads_, PLAIN)
-    return drivers.run_all(tx, produce.enqueue_many(queue, texts, options), ahead=isinstance(payloads_, list | tuple))
+    ops = produce.enqueue_many(queue, produce.batches(payloads_, PLAIN, options), options)
+    return drivers.run_all(tx, ops, ahead=isinstance(payloads_, list | tuple))
+
+
+@overload
+def ack(tx: SyncHandle, message: Message[Any]) -> None: ...
+@overload
+def ack(tx: AsyncHandle, message: Message[Any]) -> Awaitable[None]: ...
+def ack(tx: Any, message: Message[Any]) -> Awaitable[None] | None:
+    """Acknowledge a message in the caller's transaction, with its effects: both commit, or neither.
+
+    For a handler that opens its own transaction; `message.transaction()` does both. The worker then has nothing to
+    write when the handler returns. If the transaction rolls back the message is not settled: let the handler raise.
+
+    Raises:
+        LeaseLostError: the message is not ours any more, or settled already. Roll the transaction back: another run
+            does, or did, the work.
+    """
+    return drivers.run(tx, claims.ack_one(message))
+
+
+@overload
+def once(tx: SyncHandle, key: str, *, scope: str = "", tenant: str = "default", keep: Duration = MONTH) -> bool: ...
+@overload
+def once(
+    tx: AsyncHandle, key: str, *, scope: str = "", tenant: str = "default", keep: Duration = MONTH
+) -> Awaitable[bool]: ...
+def once(
+    tx: Any, key: str, *, scope: str = "", tenant: str = "default", keep: Duration = MONTH
+) -> bool | Awaitable[bool]:
+    """Whether this is the first transaction that brings the key: for effects that must happen once.
+
+    True for the first that commits, False after it. A rival that has not ended is waited for: it commits, and this is
+    False; it rolls back, and this is True. Do the effect in the same transaction, where it was True.
+
+    Args:
+        tx: the caller's transaction, as for `enqueue`.
+        key: names the effect, such as the id of a webhook's event: 1 to 500 characters.
+        scope: keeps keys of different sources apart: at most 200 characters.
+        tenant: whose key it is.
+        keep: seconds or timedelta for which the key is remembered; 30 days.
+
+    Raises:
+        SerializationError: in REPEATABLE READ and above, when a rival committed meanwhile: run the transaction again.
+    """
+    return drivers.run(tx, produce.once(key, scope=scope, tenant=tenant, keep=keep))
 
 
 @overload

@@ -19,7 +19,7 @@ from postrow.durations import name as a_name
 from postrow.errors import BadArgumentError, ConsumerConflictError
 from postrow.models import Enqueued, Exponential, Message, RetryPolicy
 from postrow.ops import Op, produce
-from postrow.ops.produce import Options
+from postrow.ops.produce import ManyOptions, Options
 from postrow.payload import Codec
 
 if TYPE_CHECKING:
@@ -86,17 +86,18 @@ class Queue(Generic[T]):
         return drivers.run(tx, produce.enqueue(self.name, self.codec.encode(payload), options, id_=id))
 
     @overload
-    def enqueue_many(self, tx: SyncHandle, payloads: Iterable[T], /, **options: Unpack[Options]) -> list[Enqueued]: ...
+    def enqueue_many(
+        self, tx: SyncHandle, payloads: Iterable[T], /, **options: Unpack[ManyOptions]
+    ) -> list[Enqueued]: ...
     @overload
     def enqueue_many(
-        self, tx: AsyncHandle, payloads: Iterable[T], /, **options: Unpack[Options]
+        self, tx: AsyncHandle, payloads: Iterable[T], /, **options: Unpack[ManyOptions]
     ) -> Awaitable[list[Enqueued]]: ...
     def enqueue_many(
-        self, tx: Any, payloads: Iterable[T], /, **options: Unpack[Options]
+        self, tx: Any, payloads: Iterable[T], /, **options: Unpack[ManyOptions]
     ) -> list[Enqueued] | Awaitable[list[Enqueued]]:
         """Put many messages into this queue, as part of the caller's transaction; as `postrow.enqueue_many`."""
-        texts = produce.encoded(payloads, self.codec)
-        ops = produce.enqueue_many(self.name, texts, options)
+        ops = produce.enqueue_many(self.name, produce.batches(payloads, self.codec, options), options)
         return drivers.run_all(tx, ops, ahead=isinstance(payloads, list | tuple))
 
     def consumer(
@@ -279,7 +280,7 @@ class App:
                 is not known: the error says how to send it again.
         """
         chosen, op = self._sendable(queue, payload, id, options)
-        return _sent(self._sending().send(op, chosen), asked=id)
+        return _sent(self._sending().send(op, chosen), chosen, asked=id)
 
     async def send_async(
         self,
@@ -291,7 +292,7 @@ class App:
     ) -> Enqueued:
         """`send`, for an event loop: each has a connection of its own, used by one task at a time."""
         chosen, op = self._sendable(queue, payload, id, options)
-        return _sent(await self._sending().send_async(op, chosen), asked=id)
+        return _sent(await self._sending().send_async(op, chosen), chosen, asked=id)
 
     def _sendable(
         self, queue: Queue[T] | str, payload: T, asked: UUID | None, options: Options
@@ -326,9 +327,9 @@ class App:
             self._server = self._resolved = None
 
 
-def _sent(sent: Enqueued, *, asked: UUID | None) -> Enqueued:
-    """A repeat of our own is no duplicate in the eyes of the caller, who gave no id."""
-    return sent if asked is not None else Enqueued(sent.id, deduplicated=False)
+def _sent(sent: Enqueued, chosen: UUID, *, asked: UUID | None) -> Enqueued:
+    """A repeat of our own is no duplicate in the eyes of the caller, who gave no id; a message with another id is."""
+    return sent if asked is not None else Enqueued(sent.id, deduplicated=sent.id != chosen)
 
 
 _apps: WeakSet[App] = WeakSet()

@@ -23,7 +23,7 @@ from postrow.cli.screen import clean, note, say
 from postrow.drivers.psycopg3 import execute
 from postrow.errors import BadArgumentError, DatabaseUnreachableError, PayloadError, PostrowError
 from postrow.ops import produce
-from postrow.ops.produce import Options
+from postrow.ops.produce import DedupWhile, Options, Shared
 
 BATCH = 5_000
 STDIN = "-"
@@ -72,6 +72,16 @@ def enqueue(
             help="Your own id: given again, it is the same message.",
         ),
     ] = None,
+    dedup_key: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="While its message waits, another with the key is not added.")
+    ] = None,
+    dedup_while: Annotated[
+        DedupWhile | None, typer.Option(help="Until it is claimed, or until it is finished.")
+    ] = None,
+    dedup_for: Annotated[
+        timedelta | None,
+        typer.Option(parser=arguments.duration, metavar="DURATION", help="Or for so long, whatever becomes of it."),
+    ] = None,
 ) -> None:
     """Put messages into a queue.
 
@@ -79,7 +89,7 @@ def enqueue(
     each batch. The first line that cannot be used stops it: its batch is not enqueued, and the message says
     which lines are.
     """
-    options: Options = {
+    options: Shared = {
         "tenant": tenant,
         "priority": priority,
         "delay": delay,
@@ -94,10 +104,13 @@ def enqueue(
             hint=f"postrow enqueue {queue} {EXAMPLE}, or --file FILE, or - for JSON lines on stdin.",
         )
     if payload is not None and payload != STDIN:
-        _one(dsn, queue, payload, options, id_)
+        keyed: Options = {**options, "dedup_key": dedup_key, "dedup_for": dedup_for, "dedup_while": dedup_while}
+        _one(dsn, queue, payload, keyed, id_)
         return
     if id_ is not None:
         raise BadArgumentError("--id is given with many messages", hint="An id is of one message.")
+    if dedup_key is not None or dedup_while is not None or dedup_for is not None:
+        raise BadArgumentError("--dedup-key is given with many messages", hint="Such a key is of one message.")
     _many(dsn, queue, file if file != Path(STDIN) else None, batch, options)
 
 
@@ -124,7 +137,7 @@ class _Done:
     sending: Batch | None = None
 
 
-def _many(dsn: str | None, queue: str, file: Path | None, size: int, options: Options) -> None:
+def _many(dsn: str | None, queue: str, file: Path | None, size: int, options: Shared) -> None:
     done = _Done()
     total = file.stat().st_size if file is not None else None
     with _opened(file) as source, Bar(total=total, what="messages") as bar:
@@ -145,7 +158,7 @@ def _many(dsn: str | None, queue: str, file: Path | None, size: int, options: Op
     )
 
 
-def _send(conn: Any, queue: str, batch: Batch, options: Options, done: _Done) -> None:
+def _send(conn: Any, queue: str, batch: Batch, options: Shared, done: _Done) -> None:
     done.sending = batch
     with conn.transaction():
         for op in produce.enqueue_many(queue, (produce.Lines(text, 1) for text in batch.texts), options):

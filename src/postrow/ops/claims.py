@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from postrow.models import Claimed, Lane, LaneEdge, Outcome
+from postrow.errors import LeaseLostError
+from postrow.models import Claimed, Lane, LaneEdge, Message, Outcome
 from postrow.ops.op import Op, Row, single
 
 Key = tuple[str, UUID]
@@ -113,6 +114,31 @@ def ack(held: Sequence[Held], *, wait: bool = True) -> Op[dict[Key, Outcome]]:
     )
     accepted: dict[Key, Outcome] = {(h.tenant, h.id): "accepted" for h in held}
     return Op(sql, (*_lists(held), wait), lambda rows: accepted | _read_outcomes(rows))
+
+
+def ack_one(message: Message[Any]) -> Op[None]:
+    """Done, in the transaction of the effect: waits for the row, and raises what the fence says.
+
+    Raises:
+        LeaseLostError: when the answer is read.
+    """
+
+    def read(rows: Sequence[Row]) -> None:
+        outcome: Outcome = rows[0][2]
+        if outcome == "stale":
+            raise LeaseLostError(
+                f"message {message.id} of queue {message.queue} is not ours any more: its lease has ended",
+                hint="Roll this transaction back: whoever has the message now does its work again.",
+            )
+        if outcome != "accepted":
+            raise LeaseLostError(
+                f"message {message.id} of queue {message.queue} is settled already",
+                hint="Roll this transaction back: its work was done by another run.",
+            )
+
+    held = [Held(message.tenant, message.id, message.claim_token)]
+    sql = "select tenant, id, outcome from postrow.ack($1::text::text[], $2::text::uuid[], $3::text::uuid[])"
+    return Op(sql, _lists(held), read)
 
 
 def fail(

@@ -82,6 +82,20 @@ def dead_letters(
     )
 
 
+def unfinished(queue: str, *, tenant: str | None = None) -> Op[list[tuple[str, dict[str, Any]]]]:
+    """The unfinished messages of a queue as enqueued: of each its payload's JSON text, and its other columns.
+
+    As text, so that neither a driver nor what its user has set for a connection gives them another type.
+    """
+    return Op(
+        "select m.payload::text, (to_jsonb(m) - '{payload,failures}'::text[])::text "
+        "from postrow.message m where m.queue = $1::text and ($2::text is null or m.tenant = $2) "
+        "order by m.enqueued_at, m.id",
+        _place(queue, tenant),
+        lambda rows: [(row[0], payloads.decode(row[1])) for row in rows],
+    )
+
+
 def redrive(id_: UUID, tenant: str) -> Op[UUID]:
     """Send a dead letter again; gives the new message's id."""
     return Op("select postrow.redrive($1::uuid, $2::text)::text", (id_, tenant), lambda rows: UUID(single(rows)))

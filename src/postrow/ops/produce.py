@@ -1,21 +1,21 @@
-"""Ops of a producer: enqueue and enqueue_many."""
+"""Ops of a producer: enqueue, enqueue_many and once."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, TypedDict, TypeVar
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
 from uuid import UUID
 
 from postrow import payload as payloads
-from postrow.durations import Duration, moment, name, optional_duration, text, whole
+from postrow.durations import Duration, duration, moment, name, optional_duration, text, whole
 from postrow.errors import BadArgumentError
 from postrow.models import Enqueued
-from postrow.ops.op import Op, Row
+from postrow.ops.op import Op, Row, single
 from postrow.payload import Codec
 
 T = TypeVar("T")
@@ -24,7 +24,8 @@ ENQUEUE = """
 select id, deduplicated from postrow.enqueue($1::text, $2::text::jsonb, tenant => $3::text,
     priority => $4::int, delay => $5::interval, available_at => $6::timestamptz, max_attempts => $7::int,
     target => $8::text, target_for => $9::interval, subject => $10::text, expires_at => $11::timestamptz,
-    headers => $12::text::jsonb, id => $13::uuid)
+    headers => $12::text::jsonb, id => $13::uuid, dedup_key => $14::text, dedup_for => $15::interval,
+    dedup_while => $16::text)
 """
 
 ENQUEUE_LINES = """
@@ -34,14 +35,26 @@ select id, deduplicated from postrow.enqueue_lines($1::text, $2::text, tenant =>
     headers => $12::text::jsonb) order by n
 """
 
+# the same, for messages that have a key of their own: the list is JSON
+ENQUEUE_KEYED = """
+select id, deduplicated from postrow.enqueue_many($1::text, $2::text::jsonb, tenant => $3::text,
+    priority => $4::int, delay => $5::interval, available_at => $6::timestamptz, max_attempts => $7::int,
+    target => $8::text, target_for => $9::interval, subject => $10::text, expires_at => $11::timestamptz,
+    headers => $12::text::jsonb, dedup_for => $13::interval, dedup_while => $14::text) order by n
+"""
+
 CHUNK_MESSAGES = 2_000  # a statement holds so many messages at most ...
 CHUNK_BYTES = 8_000_000  # ... and about so many bytes of JSON: both sides hold it in memory
 TOGETHER_MESSAGES = 100  # so many payloads are encoded together at most ...
 TOGETHER_BYTES = 100_000  # ... while so many had no more than so many bytes: their size is known when they are encoded
 
 
-class Options(TypedDict, total=False):
-    """The options of a message, as `postrow.enqueue` documents them."""
+DedupWhile = Literal["waiting", "alive"]
+"""How long a key stands for its message: until that is claimed, or until it is finished."""
+
+
+class Shared(TypedDict, total=False):
+    """The options that one message has, and many can have in common."""
 
     tenant: str
     priority: int
@@ -53,6 +66,20 @@ class Options(TypedDict, total=False):
     subject: str | None
     expires_at: datetime | None
     headers: Mapping[str, Any] | None
+    dedup_for: Duration | None
+    dedup_while: DedupWhile | None
+
+
+class Options(Shared, total=False):
+    """The options of a message, as `postrow.enqueue` documents them."""
+
+    dedup_key: str | None
+
+
+class ManyOptions(Shared, total=False):
+    """The options of many messages; the key of each comes from its payload."""
+
+    dedup_key: Callable[[Any], str | None] | None
 
 
 def _read(rows: Sequence[Row]) -> list[Enqueued]:
@@ -63,12 +90,12 @@ def _read_one(rows: Sequence[Row]) -> Enqueued:
     return _read(rows)[0]
 
 
-def _option_values(options: Options) -> tuple[object, ...]:
-    unknown = set(options) - set(Options.__annotations__)
+def _option_values(options: Options | ManyOptions | Shared) -> tuple[object, ...]:
+    """The values of the options that one message and many share, but for those of deduplication."""
+    known = Options.__annotations__  # of all its bases, too
+    unknown = set(options) - set(known)
     if unknown:
-        raise BadArgumentError(
-            f"unknown option {', '.join(sorted(unknown))}", hint=f"Options: {', '.join(Options.__annotations__)}."
-        )
+        raise BadArgumentError(f"unknown option {', '.join(sorted(unknown))}", hint=f"Options: {', '.join(known)}.")
     headers = options.get("headers")
     if headers is not None and not isinstance(headers, Mapping):
         raise BadArgumentError(f"headers is {headers!r}", hint="Give a mapping of names to JSON values.")
@@ -87,6 +114,14 @@ def _option_values(options: Options) -> tuple[object, ...]:
     )
 
 
+def _rule(options: Options | ManyOptions | Shared) -> tuple[object, ...]:
+    rule = options.get("dedup_while")
+    return (
+        optional_duration("dedup_for", options.get("dedup_for")),
+        None if rule is None else text("dedup_while", rule),
+    )
+
+
 def _id(value: UUID | None) -> UUID | None:
     if value is not None and not isinstance(value, UUID):
         raise BadArgumentError(f"id is {value!r}", hint="Give a uuid.UUID, or leave it out.")
@@ -95,7 +130,9 @@ def _id(value: UUID | None) -> UUID | None:
 
 def enqueue(queue: str, payload: str, options: Options, *, id_: UUID | None = None) -> Op[Enqueued]:
     """Put one message, its payload JSON text, into a queue."""
-    return Op(ENQUEUE, (name("queue", queue), payload, *_option_values(options), _id(id_)), _read_one)
+    key = options.get("dedup_key")
+    keyed = (None if key is None else text("dedup_key", key), *_rule(options))
+    return Op(ENQUEUE, (name("queue", queue), payload, *_option_values(options), _id(id_), *keyed), _read_one)
 
 
 def new_id() -> UUID:
@@ -109,38 +146,56 @@ def new_id() -> UUID:
 
 
 class Lines(NamedTuple):
-    """JSON texts, one a line, and how many."""
+    """JSON texts, one a line, and how many messages they are."""
 
     text: str
-    count: int
+    messages: int
 
 
-def enqueue_many(queue: str, batches: Iterable[Lines], options: Options) -> Iterator[Op[list[Enqueued]]]:
-    """Put many messages into a queue: an op for about each 2,000 of them or 8 MB, made as they are asked for."""
+def enqueue_many(queue: str, batches: Iterable[Lines], options: ManyOptions | Shared) -> Iterator[Op[list[Enqueued]]]:
+    """Put many messages into a queue: an op for about each 2,000 of them or 8 MB, made as they are asked for.
+
+    With a `dedup_key` in the options the batches are those of `keyed`, else JSON texts of payloads.
+    """
     values = (name("queue", queue), *_option_values(options))
+    keyed = options.get("dedup_key") is not None
+    make = partial(_keyed_op, values, _rule(options)) if keyed else partial(_lines_op, values)
+    if not keyed and any(_rule(options)):
+        raise BadArgumentError(
+            "dedup_for or dedup_while is given without dedup_key", hint="Give the key, or leave both out."
+        )
+    return _chunks(batches, make)
+
+
+def _chunks(batches: Iterable[Lines], make: Callable[[list[str]], Op[list[Enqueued]]]) -> Iterator[Op[list[Enqueued]]]:
     chunk: list[str] = []
     count = size = 0
     for batch in batches:
         chunk.append(batch.text)
-        count += batch.count
+        count += batch.messages
         size += len(batch.text)
         if count >= CHUNK_MESSAGES or size >= CHUNK_BYTES:
-            yield _many(chunk, values)
+            yield make(chunk)
             chunk, count, size = [], 0, 0
     if chunk:
-        yield _many(chunk, values)
+        yield make(chunk)
 
 
-def _many(chunk: list[str], values: tuple[object, ...]) -> Op[list[Enqueued]]:
+def _lines_op(values: tuple[object, ...], chunk: list[str]) -> Op[list[Enqueued]]:
     queue, *options = values
     return Op(ENQUEUE_LINES, (queue, "\n".join(chunk), *options), _read)  # JSON texts have no line feed of their own
 
 
-def encoded(payloads_: Iterable[T], codec: Codec[T]) -> Iterator[Lines]:
-    """The JSON texts of many payloads, made as they are asked for; an error names the position, from 0.
+def _keyed_op(values: tuple[object, ...], rule: tuple[object, ...], chunk: list[str]) -> Op[list[Enqueued]]:
+    queue, *options = values
+    return Op(ENQUEUE_KEYED, (queue, "[" + ",".join(chunk) + "]", *options, *rule), _read)
+
+
+def batches(payloads_: Iterable[T], codec: Codec[T], options: ManyOptions) -> Iterator[Lines]:
+    """What `enqueue_many` takes, made from payloads as it is asked for; an error names the position, from 0.
 
     Raises:
-        BadArgumentError: one payload, where an iterable of them belongs.
+        BadArgumentError: one payload, where an iterable of them belongs; or a key that is not made of each payload.
     """
     # what can be iterated over and is yet one value: its characters, keys or fields would become messages
     single = isinstance(payloads_, str | bytes | bytearray | memoryview | Mapping) or any(
@@ -150,7 +205,15 @@ def encoded(payloads_: Iterable[T], codec: Codec[T]) -> Iterator[Lines]:
         raise BadArgumentError(
             f"payloads is one {type(payloads_).__name__}", hint="Give a list of payloads, or another iterable of them."
         )
-    return _encoded(iter(payloads_), codec)
+    key_of = options.get("dedup_key")
+    if key_of is None:
+        return _encoded(iter(payloads_), codec)
+    if not callable(key_of):
+        raise BadArgumentError(
+            f"dedup_key is {key_of!r}: one key for many messages",
+            hint="Give a function from a payload to its key, such as dedup_key=lambda payload: payload['id'].",
+        )
+    return _keyed(payloads_, codec, key_of)
 
 
 def _encoded(values: Iterator[T], codec: Codec[T]) -> Iterator[Lines]:
@@ -167,4 +230,20 @@ def _position(done: int, n: int) -> str:
     return f"payloads[{done + n}]"
 
 
-__all__ = ["Lines", "Options", "encoded", "enqueue", "enqueue_many", "new_id"]
+def _keyed(values: Iterable[T], codec: Codec[T], key_of: Callable[[T], str | None]) -> Iterator[Lines]:
+    for n, value in enumerate(values):
+        key = key_of(value)
+        own = "" if key is None else f',"dedup_key":{payloads.encode(text(f"dedup_key of payloads[{n}]", key))}'
+        yield Lines(f'{{"payload":{codec.encode(value, what=_position(0, n))}{own}}}', 1)
+
+
+def once(key: str, *, scope: str, tenant: str, keep: Duration) -> Op[bool]:
+    """Whether this transaction is the first that brings the key."""
+    return Op(
+        "select postrow.once($1::text, scope => $2::text, tenant => $3::text, keep => $4::interval)",
+        (text("key", key), text("scope", scope), name("tenant", tenant), duration("keep", keep)),
+        single,
+    )
+
+
+__all__ = ["Lines", "ManyOptions", "Options", "batches", "enqueue", "enqueue_many", "new_id", "once"]
