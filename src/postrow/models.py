@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from postrow.durations import Duration, duration, flag
 from postrow.errors import BadArgumentError
+
+if TYPE_CHECKING:
+    import psycopg
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -244,6 +248,7 @@ class Message(Generic[T_co]):
     failures: tuple[Failure, ...]
     claim_token: UUID = field(repr=False)
     _extend: Callable[[timedelta], Awaitable[None]] = field(repr=False, compare=False)
+    _transaction: Callable[[Message[Any]], MessageTransaction] = field(repr=False, compare=False)
 
     def extend(self, lease: Duration) -> Awaitable[None]:
         """Hold the claim for `lease` (seconds or a timedelta) from now.
@@ -260,3 +265,29 @@ class Message(Generic[T_co]):
         if not timedelta(0) < held <= YEAR:
             raise BadArgumentError(f"lease is {held}", hint="Give a lease longer than 0 and of a year at most.")
         return self._extend(held)
+
+    def transaction(self) -> MessageTransaction:
+        """A transaction whose commit acknowledges this message: its effects happen once.
+
+        `async with message.transaction() as tx:` in an async handler, `with` in a sync one; `tx` is a connection of
+        psycopg's, from the worker, for business writes, follow-up messages and whatever else shall be true together
+        with the ack. At the end of the block the ack is written and all of it commits; an exception rolls all of it
+        back and is the attempt's failure. What the handler does after the block is no part of it, and not tried again.
+
+        Raises:
+            LeaseLostError: at the end of the block: the message is not ours any more; all is rolled back.
+        """
+        return self._transaction(self)
+
+
+class MessageTransaction(Protocol):
+    """What `message.transaction()` gives: a context manager of both kinds."""
+
+    def __enter__(self) -> psycopg.Connection[Any]: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> bool | None: ...
+    async def __aenter__(self) -> psycopg.AsyncConnection[Any]: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> bool | None: ...

@@ -47,6 +47,7 @@ def durable_server():
                 "started timestamptz default clock_timestamp(), ended timestamptz)"
             )
             conn.execute("create index on ran (message)")
+            conn.execute("create table effect (message uuid, worker text)")
         yield running
 
 

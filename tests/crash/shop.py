@@ -41,6 +41,13 @@ def handle(app, worker, message):
         "insert into ran (message, tenant, attempt, worker, token) values (%s, %s, %s, %s, %s)",
         [message.id, message.tenant, message.attempt, worker, message.claim_token],
     )
+    if payload.get("effect"):
+        with message.transaction() as tx:
+            tx.execute("insert into effect (message, worker) values (%s, %s)", [message.id, worker])
+            postrow.enqueue(tx, "receipts", {"for": str(message.id)})
+            time.sleep(random.uniform(0, 0.02))
+        time.sleep(random.uniform(0, 0.02))
+        return
     if payload.get("kills"):
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(payload.get("seconds", random.uniform(0, 0.02)))

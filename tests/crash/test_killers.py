@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 
+import postrow
+
 
 def ran(db, id_):
     return db.value("select count(*) from ran where message = %s", [id_])
@@ -118,6 +120,24 @@ def test_whatever_a_frozen_worker_says_after_another_has_its_messages_is_refused
         (id_, "w2", 2) for id_ in ids
     }
     assert db.value("select count(*) from postrow.dead_letter") == 0
+
+
+def test_an_effect_in_the_messages_own_transaction_happens_once_though_workers_are_killed(fleet, db, wait_for):
+    with psycopg.connect(db.dsn) as conn:
+        sent = postrow.enqueue_many(conn, "orders", [{"order": n, "effect": True} for n in range(600)])
+    fleet.supervise()
+    for name in ("w1", "w2"):
+        fleet.start(name, retry=0)
+    for n in range(6):
+        done = ended(db)
+        wait_for(lambda done=done: ended(db) >= done + 20, what="20 more to be done")
+        fleet.kill(("w1", "w2")[n % 2])
+    wait_for(lambda: ended(db) == 600, deadline=60)
+    ids = sorted(s.id for s in sent)
+    assert [row.message for row in db.rows("select message from effect order by message")] == ids
+    follow_ups = db.rows("select payload ->> 'for' as id from postrow.message where queue = 'receipts' order by 1")
+    assert [row.id for row in follow_ups] == [str(id_) for id_ in ids]
+    assert db.value("select count(*) from ran") > 600, "no worker was killed in the middle of a message"
 
 
 def refused(fleet):

@@ -35,6 +35,7 @@ Dsn = Annotated[  # not read from the environment here: App() does, and an App w
         show_default=False,
     ),
 ]
+OPEN_AT_ONCE = 10  # as Worker has it
 Queues = Annotated[
     str | None,
     typer.Option("--queues", metavar="A,B", help="Only these queues of the app; all, if left out.", show_default=False),
@@ -99,6 +100,9 @@ def worker(
     sweep: Annotated[
         bool, typer.Option("--sweep/--no-sweep", help="Take part in the sweep; at least one process has to.")
     ] = True,
+    transactions: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Connections that message.transaction() may use at once.")
+    ] = OPEN_AT_ONCE,
     log_level: logs.Level = logs.LogLevel.info,
     log_format: logs.Format = logs.LogFormat.text,
 ) -> None:
@@ -124,6 +128,7 @@ def worker(
         grace=grace.total_seconds(),
         health=(health.host, health.port) if health is not None else None,
         sweep=sweep,
+        transactions=transactions,
     )
     log.info(
         "worker %s listens on: %s; database %s", runs.name, listed(chosen or queue_names(app)), database.name(app.dsn)

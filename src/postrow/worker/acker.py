@@ -61,6 +61,9 @@ class Acker:
         if slot.lost:
             self._drop(slot)
             return
+        if slot.settled:
+            self._settled(slot)
+            return
         self._waiting.append(slot)
         self._some.set()
 
@@ -156,6 +159,21 @@ class Acker:
         else:  # accepted; or unknown: a repeat after a lost answer, or the handler has settled it itself
             self.counts[slot.outcome.verdict] += 1
             self._slots.discard(slot)
+
+    def _settled(self, slot: Slot) -> None:
+        """Its handler's own transaction has acknowledged it; what the handler did after that changes nothing."""
+        assert slot.outcome is not None
+        if slot.outcome.verdict != "done":
+            log.warning(
+                "%s / %s %s is done, by its handler's transaction; what came after that is not tried again: %s %s",
+                slot.claimed.queue,
+                slot.tenant,
+                slot.id,
+                slot.outcome.verdict,
+                slot.outcome.error,
+            )
+        self.counts["done"] += 1
+        self._slots.discard(slot)
 
     def _drop(self, slot: Slot) -> None:
         self.counts["lost"] += 1

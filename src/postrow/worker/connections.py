@@ -55,7 +55,7 @@ class Database:
         """An async connection in autocommit mode: each of a worker's calls is one transaction."""
         try:
             conn = await psycopg.AsyncConnection.connect(
-                conninfo(self.dsn, part), autocommit=True, prepare_threshold=self._prepare_threshold
+                conninfo(self.dsn, part), autocommit=True, prepare_threshold=self.prepare_threshold
             )
         except asyncio.CancelledError as error:
             # psycopg leaves the half-open socket to the garbage collector, and the server waits a minute for us
@@ -73,7 +73,7 @@ class Database:
 
     def connect_sync(self, part: str) -> psycopg.Connection[Any]:
         """The same, for the heartbeat's thread."""
-        conn = psycopg.connect(conninfo(self.dsn, part), autocommit=True, prepare_threshold=self._prepare_threshold)
+        conn = psycopg.connect(conninfo(self.dsn, part), autocommit=True, prepare_threshold=self.prepare_threshold)
         try:
             if self.pooled:
                 _check_isolation(conn.execute(SHOW_ISOLATION).fetchone())
@@ -85,7 +85,8 @@ class Database:
         return conn
 
     @property
-    def _prepare_threshold(self) -> int | None:
+    def prepare_threshold(self) -> int | None:
+        """As psycopg takes it."""
         return None if self.pooled else 5  # psycopg's own default
 
 

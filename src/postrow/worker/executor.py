@@ -21,6 +21,7 @@ from postrow.errortext import clean_text, describe_error
 from postrow.models import Bury, Claimed, Failure, Message, Retry, Snooze
 from postrow.worker.slots import DONE, Outcome, Slot, Slots
 from postrow.worker.threads import Threads
+from postrow.worker.transactions import Transactions
 
 log = logging.getLogger("postrow.worker")
 
@@ -38,12 +39,22 @@ class Executor:
         finished: called in the event loop with each slot whose `outcome` is set.
         extend: renews one slot's lease on the heartbeat's connection.
         threads: how many sync handlers may run at once.
+        transactions: the connections of `message.transaction()`.
     """
 
-    def __init__(self, slots: Slots, *, finished: Callable[[Slot], None], extend: Extend, threads: int) -> None:
+    def __init__(
+        self,
+        slots: Slots,
+        *,
+        finished: Callable[[Slot], None],
+        extend: Extend,
+        threads: int,
+        transactions: Transactions,
+    ) -> None:
         self._slots = slots
         self._finished = finished
         self._extend = extend
+        self._transactions = transactions
         self._loop = asyncio.get_running_loop()
         self._threads = Threads(threads)
         self.running: dict[Consumer, int] = {}
@@ -57,12 +68,12 @@ class Executor:
         self.total += 1
         try:
             if consumer.is_async:
-                message = build(slot, self._extend_async)
+                message = build(slot, self._extend_async, self._transactions)
                 if consumer.timeout is not None:
                     slot.deadline = time.monotonic() + consumer.timeout.total_seconds()
                 slot.task = self._loop.create_task(self._run(slot, message))
             else:
-                message = build(slot, self._extend_sync)
+                message = build(slot, self._extend_sync, self._transactions)
                 self._threads.submit(functools.partial(self._run_in_thread, slot, message))
         except Exception as error:  # noqa: BLE001  # a payload that does not fit, a decoder's bug: one message's failure
             self._end(slot, failure(error))
@@ -153,7 +164,9 @@ class _Happened:
 _HAPPENED = _Happened()
 
 
-def build(slot: Slot, extend: Callable[[Slot, timedelta], Awaitable[None]]) -> Message[Any]:
+def build(
+    slot: Slot, extend: Callable[[Slot, timedelta], Awaitable[None]], transactions: Transactions
+) -> Message[Any]:
     """The message as its handler sees it.
 
     Raises:
@@ -180,6 +193,7 @@ def build(slot: Slot, extend: Callable[[Slot, timedelta], Awaitable[None]]) -> M
         failures=() if claimed.failures is None else _failures(claimed.failures),
         claim_token=slot.token,
         _extend=lambda lease: extend(slot, lease),
+        _transaction=lambda message: transactions.begin(slot, message),
     )
 
 

@@ -45,6 +45,7 @@ class Slot:
         "lost",
         "outcome",
         "renewed",
+        "settled",
         "task",
         "tenant",
         "token",
@@ -62,6 +63,7 @@ class Slot:
         self.lost = False  # another has the message, and that was said: report nothing
         self.ended = False  # its handler has ended, or is not waited for
         self.gone = False  # another has it, or it was settled elsewhere, as by the handler: renew no more
+        self.settled = False  # by the handler's own transaction: there is nothing to write
         self.outcome: Outcome | None = None
         self.task: asyncio.Task[Any] | None = None
 

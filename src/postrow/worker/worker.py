@@ -18,6 +18,7 @@ import psycopg
 from postrow import migrate
 from postrow.app import App, Consumer
 from postrow.drivers.psycopg3 import execute_async
+from postrow.durations import whole
 from postrow.errors import BadArgumentError, PostrowError, SchemaMismatchError
 from postrow.ops import Op, fleet
 from postrow.worker.acker import Acker
@@ -31,6 +32,7 @@ from postrow.worker.signals import stopping_on_signals
 from postrow.worker.slots import Slot, Slots
 from postrow.worker.supervisor import Supervisor
 from postrow.worker.sweeper import Sweeper
+from postrow.worker.transactions import OPEN_AT_ONCE, Transactions
 
 log = logging.getLogger("postrow.worker")
 
@@ -50,6 +52,7 @@ class _Parts:
     claimer: Claimer
     heartbeat: Heartbeat
     supervisor: Supervisor
+    transactions: Transactions
 
 
 class Worker:
@@ -66,6 +69,7 @@ class Worker:
         grace: seconds that running handlers have to finish after SIGTERM; then they are released.
         health: host and port of the health pages; None: none.
         sweep: whether this worker takes part in the sweep; at least one process should.
+        transactions: how many connections `message.transaction()` may use at once, for async and sync handlers each.
 
     Raises:
         BadArgumentError: a queue that the app does not have, no handler at all, or a value outside its range.
@@ -84,6 +88,7 @@ class Worker:
         grace: float = 30.0,
         health: tuple[str, int] | None = None,
         sweep: bool = True,
+        transactions: int = OPEN_AT_ONCE,
     ) -> None:
         self.consumers = _consumers(app, queues)
         self.name = name if name is not None else f"{_plain(socket.gethostname())}-{os.getpid()}"
@@ -95,6 +100,7 @@ class Worker:
             )
         if concurrency is not None and concurrency < 1:
             raise BadArgumentError(f"concurrency is {concurrency}", hint="Give 1 or more.")
+        self._open_at_once = whole("transactions", transactions, least=1)
         self._app = app
         self._transport = transport
         self._listen_dsn = listen_dsn
@@ -237,6 +243,7 @@ class Worker:
         finally:
             await parts.supervisor.end(*parts.supervisor.tasks, timeout=CANCEL_BOUND)
             parts.executor.close()
+            await parts.transactions.close()
             await asyncio.to_thread(parts.heartbeat.stop, timeout=5.0)
             self._parts = None
         log.info("stopped: %s", ", ".join(f"{count} {word}" for word, count in parts.acker.counts.items()))
@@ -268,7 +275,14 @@ class Worker:
             shortest=min(consumer.lease for consumer in self.consumers),
         )
         sync = sum(consumer.concurrency for consumer in self.consumers if not consumer.is_async)
-        executor = Executor(slots, finished=finished, extend=heartbeat.extend, threads=min(sync, self._concurrency))
+        transactions = Transactions(database, size=self._open_at_once)
+        executor = Executor(
+            slots,
+            finished=finished,
+            extend=heartbeat.extend,
+            threads=min(sync, self._concurrency),
+            transactions=transactions,
+        )
         claimer = Claimer(
             database,
             self.consumers,
@@ -280,7 +294,7 @@ class Worker:
             poll_interval=self._poll_interval,
             refused=refused,
         )
-        return _Parts(slots, executor, acker, claimer, heartbeat, Supervisor(weather))
+        return _Parts(slots, executor, acker, claimer, heartbeat, Supervisor(weather), transactions)
 
     async def _wind_down(self, parts: _Parts) -> None:
         """Claim no more, let handlers finish, release the rest, write all outcomes. The heartbeat goes on meanwhile."""

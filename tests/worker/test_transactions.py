@@ -1,0 +1,270 @@
+"""message.transaction() and postrow.ack: effects, follow-ups and the ack are one commit, or none of it is."""
+
+import asyncio
+import threading
+from contextlib import asynccontextmanager, suppress
+
+import psycopg
+import pytest
+
+import postrow
+from postrow import Constant
+
+SOON = Constant(base=0.05, cap=0.05)
+LEASE = 0.6
+
+
+@pytest.fixture(autouse=True)
+def effects(db):
+    db.rows("create table effect (message uuid, attempt int)")
+    yield
+    db.rows("drop table effect")
+
+
+def effect(message):
+    return "insert into effect values (%s, %s)", [message.id, message.attempt]
+
+
+def handler(app, kind, body, **options):
+    """Registers a handler of a kind around `body`, a sync function of the transaction and the message."""
+    options = {"lease": LEASE, "retry": SOON, "name": "h"} | options
+    if kind == "async":
+
+        @app.queue("q").consumer(**options)
+        async def handle(message):
+            async with message.transaction() as tx:
+                for statement, params in body(message):
+                    await tx.execute(statement, params)
+                await app.queue("after").enqueue(tx, message.attempt)
+
+    else:
+
+        @app.queue("q").consumer(**options)
+        def handle(message):
+            with message.transaction() as tx:
+                for statement, params in body(message):
+                    tx.execute(statement, params)
+                app.queue("after").enqueue(tx, message.attempt)
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+def test_effect_follow_up_and_ack_are_one_transaction(app, db, start, wait_for, kind):
+    handler(app, kind, lambda message: [effect(message)])
+    id_ = db.put()
+    start()
+    wait_for(lambda: db.history(id_))
+    (one,) = db.rows(
+        "select distinct xmin::text from (select xmin from effect union all select xmin from postrow.history "
+        "union all select xmin from postrow.message where queue = 'after') x"
+    )
+    assert one
+    assert db.rows("select count(*) from effect")[0].count == 1
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+def test_an_exception_in_the_block_leaves_nothing_and_is_the_attempts_failure(app, db, start, wait_for, kind):
+    def body(message):
+        yield effect(message)
+        if message.attempt == 1:
+            raise LookupError("not yet")
+
+    handler(app, kind, body)
+    id_ = db.put()
+    start()
+    wait_for(lambda: db.history(id_))
+    assert [row.attempt for row in db.rows("select attempt from effect")] == [2]
+    assert [row.payload for row in db.rows("select payload from postrow.message where queue = 'after'")] == [2]
+    (failure,) = db.history(id_).failures
+    assert failure["type"].endswith("LookupError")
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+def test_a_lost_lease_rolls_all_of_it_back_and_the_handler_learns_so(app, db, start, wait_for, lines, reached, kind):
+    at, may_end, learnt = reached(), threading.Event(), []
+
+    if kind == "async":
+
+        @app.queue("q").consumer(lease=60)
+        async def handle(message):
+            try:
+                async with message.transaction() as tx:
+                    await tx.execute(*effect(message))
+                    at.come()
+                    await asyncio.to_thread(may_end.wait, 20)
+            except postrow.LeaseLostError as error:
+                learnt.append(error)
+                raise
+
+    else:
+
+        @app.queue("q").consumer(lease=60)
+        def handle(message):
+            try:
+                with message.transaction() as tx:
+                    tx.execute(*effect(message))
+                    at.come()
+                    may_end.wait(20)
+            except postrow.LeaseLostError as error:
+                learnt.append(error)
+                raise
+
+    id_ = db.put()
+    start()
+    at.wait()
+    db.take_away(id_)
+    may_end.set()
+    wait_for(lambda: lines("was refused"))
+    assert "not ours any more" in str(learnt[0])
+    assert db.rows("select 1 from effect") == []
+    assert (db.message(id_).claimed_by, db.message(id_).failures) == ("other", None)
+
+
+def test_what_comes_after_the_block_is_not_tried_again_and_is_said(app, db, start, wait_for, lines):
+    @app.queue("q").consumer(retry=SOON)
+    async def handle(message):
+        async with message.transaction() as tx:
+            await tx.execute(*effect(message))
+        raise LookupError("too late")
+
+    id_ = db.put()
+    start()
+    wait_for(lambda: lines("is done, by its handler's transaction"))
+    assert "too late" in lines("is done, by its handler's transaction")[0]
+    assert db.history(id_).failures is None
+    assert db.rows("select count(*) from effect")[0].count == 1
+
+
+def test_an_error_that_the_handler_swallowed_in_the_block_commits_nothing(app, db, start, wait_for):
+    @app.queue("q").consumer(max_attempts=1)
+    async def handle(message):
+        async with message.transaction() as tx:
+            await tx.execute(*effect(message))
+            with suppress(psycopg.Error):
+                await tx.execute("select 1 / 0")
+
+    id_ = db.put()
+    start()
+    wait_for(lambda: db.rows("select 1 from postrow.dead_letter"))
+    assert db.rows("select 1 from effect") == []
+    assert db.message(id_) is None
+
+
+def test_a_second_transaction_of_a_settled_message_is_refused_and_rolled_back(app, db, start, wait_for):
+    refused = []
+
+    @app.queue("q").consumer()
+    async def handle(message):
+        async with message.transaction() as tx:
+            await tx.execute(*effect(message))
+        try:
+            async with message.transaction() as tx:
+                await tx.execute(*effect(message))
+        except postrow.LeaseLostError as error:
+            refused.append(str(error))
+
+    id_ = db.put()
+    start()
+    wait_for(lambda: refused)
+    assert "settled already" in refused[0]
+    assert db.history(id_)
+    assert db.rows("select count(*) from effect")[0].count == 1
+
+
+def test_a_plain_with_in_an_async_handler_is_refused_with_what_to_write(app, db, start, wait_for):
+    @app.queue("q").consumer(max_attempts=1)
+    async def handle(message):
+        with message.transaction():
+            pass
+
+    db.put()
+    start()
+    (dead,) = wait_for(lambda: db.rows("select failures from postrow.dead_letter"))
+    assert "async with message.transaction()" in str(dead.failures)
+
+
+def test_no_more_connections_are_used_than_it_may(app, db, start, wait_for):
+    now, most, lock = [0], [0], asyncio.Lock()
+
+    @app.queue("q").consumer(concurrency=20)
+    async def handle(message):
+        async with message.transaction() as tx:
+            async with lock:
+                now[0] += 1
+                most[0] = max(most[0], now[0])
+            await tx.execute("select pg_sleep(0.01)")
+            now[0] -= 1
+
+    db.put_many(list(range(40)))
+    start(transactions=3)
+    wait_for(lambda: db.rows("select count(*) from postrow.history")[0].count == 40)
+    assert most[0] == 3
+
+
+def test_the_worker_stops_though_a_handler_holds_a_transaction(app, db, start, reached):
+    at = reached()
+
+    @app.queue("q").consumer()
+    async def handle(message):
+        async with message.transaction() as tx:
+            await tx.execute(*effect(message))
+            at.come()
+            await asyncio.sleep(60)
+
+    id_ = db.put()
+    running = start(grace=0.1)
+    at.wait()
+    running.stop()
+    assert db.message(id_).claim_token is None
+    assert db.rows("select 1 from effect") == []
+
+
+@asynccontextmanager
+async def held_open(dsn, seconds, message):
+    """A transaction of the handler's own, that stays open after its ack."""
+    async with await psycopg.AsyncConnection.connect(dsn) as conn:
+        await postrow.ack(conn, message)
+        await asyncio.sleep(seconds)
+        yield conn
+
+
+def test_an_ack_held_open_for_three_leases_harms_nobody(app, db, start, wait_for, lines):
+    """500 others are renewed by the same heartbeat; nothing is swept, and nothing is cancelled for its own ack."""
+    cancelled = []
+
+    @app.queue("q").consumer(concurrency=501, lease=LEASE)
+    async def handle(message):
+        try:
+            if message.payload == "ack":
+                async with held_open(db.dsn, 3 * LEASE, message) as conn:
+                    await conn.execute(*effect(message))
+            else:
+                await asyncio.sleep(4 * LEASE)
+        except asyncio.CancelledError:
+            cancelled.append(message.id)
+            raise
+
+    held = db.put(payload="ack")
+    db.put_many(list(range(500)))
+    start()
+    wait_for(lambda: db.rows("select count(*) from postrow.history")[0].count == 501)
+    assert db.rows("select distinct attempt, failures from postrow.history") == [(1, None)]
+    assert db.history(held)
+    assert db.rows("select count(*) from effect")[0].count == 1
+    assert cancelled == []
+    assert not lines("lost the lease")
+    assert not lines("was refused")
+
+
+def test_an_ack_of_ones_own_that_rolls_back_is_an_attempt_that_failed(app, db, start, wait_for):
+    @app.queue("q").consumer(retry=SOON)
+    def handle(message):
+        with psycopg.connect(db.dsn) as conn:
+            postrow.ack(conn, message)
+            conn.execute(*effect(message))
+            if message.attempt == 1:
+                raise LookupError("rolls back")
+
+    id_ = db.put()
+    start()
+    wait_for(lambda: db.history(id_))
+    assert [row.attempt for row in db.rows("select attempt from effect")] == [2]
