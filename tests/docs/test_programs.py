@@ -152,9 +152,13 @@ def test_the_python_of_a_reference_page_runs(name, docs, monkeypatch, empty_data
 def test_the_handlers_of_the_how_to_do_what_it_says(docs, monkeypatch, database, wait_for):
     page = run_blocks(docs.page("docs/howto/write-handlers.md"), monkeypatch, database)
     app = page.app
+    with psycopg.connect(database) as conn:
+        conn.execute("create table booking (amount numeric)")
+        conn.execute("create table credit (amount numeric)")
     welcome = page.Welcome(user_id=17, email="ada@example.com")
     signup = app.send(page.signups, welcome)
     paid = app.send(page.payments, {"amount": 5})
+    events = [app.send(page.events, {"event_id": "evt_1", "amount": 7}) for _ in range(2)]
     report = app.send(page.reports, {"large": True})
     charges = {
         "done": app.send(page.charges, {"card": "open"}),
@@ -167,24 +171,34 @@ def test_the_handlers_of_the_how_to_do_what_it_says(docs, monkeypatch, database,
     thread.start()
     try:
         with psycopg.connect(database, autocommit=True) as conn:
-            unsettled = "select count(*) from postrow.message where claim_token is not null or available_at <= now()"
+            unsettled = (
+                "select count(*) from postrow.message where queue <> 'receipts' "
+                "and (claim_token is not null or available_at <= now())"
+            )
             wait_for(lambda: conn.execute(unsettled).fetchone()[0] == 0, what="the handlers")
             states = dict(conn.execute("select id, outcome from postrow.history").fetchall())
             dead = conn.execute("select id, failures->-1->>'message' from postrow.dead_letter").fetchall()
             waiting = conn.execute(
                 "select id, attempt, date_trunc('day', available_at - postrow.clock()) < interval '1 day', "
-                "failures->-1->>'message' from postrow.message order by available_at"
+                "failures->-1->>'message' from postrow.message where queue <> 'receipts' order by available_at"
             ).fetchall()
-            bookings = conn.execute("select message_id, amount from booking").fetchall()
+            booked = {
+                table: conn.execute(f"select {column} from {table}").fetchall()
+                for table, column in {
+                    "booking": "amount",
+                    "credit": "amount",
+                    "postrow.message where queue = 'receipts'": "payload",
+                }.items()
+            }
     finally:
         worker.stop()
         thread.join()
         app.close()
     follow_up = uuid5(signup.id, "welcome")
-    assert states.keys() == {signup.id, follow_up, paid.id, report.id, charges["done"].id}
+    assert states.keys() == {signup.id, follow_up, paid.id, report.id, charges["done"].id} | {event.id for event in events}
     assert dead == [(charges["closed"].id, "the card is closed: since May")]
     assert waiting == [(charges["busy"].id, 1, True, "rate limited"), (charges["later"].id, 0, False, None)]
-    assert bookings == [(paid.id, 5)]
+    assert list(booked.values()) == [[(5,)], [(7,)], [({"amount": 5},)]]
 
 
 def test_a_message_of_the_how_to_has_a_typed_payload(docs, monkeypatch, database):

@@ -22,6 +22,7 @@ from postrow.worker.slots import Slot
 OPEN_AT_ONCE = 10
 PATIENCE = 300.0  # seconds that a handler waits for a connection: others have them, or the database is away
 IDLE = 60.0  # seconds after which a connection that nobody uses is closed
+CLOSING = 2.0  # seconds for a pool's own tasks to end; connections in use are closed when they come back
 
 
 class Transactions:
@@ -60,9 +61,9 @@ class Transactions:
     async def close(self) -> None:
         """Close what is idle now, and what is in use when it is given back."""
         if self._async is not None:
-            await self._async.close(timeout=0)
+            await self._async.close(timeout=CLOSING)
         if self._sync is not None:
-            await asyncio.to_thread(self._sync.close, timeout=0)
+            await asyncio.to_thread(self._sync.close, timeout=CLOSING)
 
     def _pool(self) -> ConnectionPool[psycopg.Connection[Any]]:
         with self._lock:
