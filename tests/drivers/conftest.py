@@ -1,14 +1,28 @@
-"""The drivers under one suite: each says how a test connects; what it then awaits is the same for all."""
+"""The handles under one suite. A new one is a class here: how it connects, begins, ends and asks; tests are for all."""
 
+import asyncio
 import inspect
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 
+import asyncpg
 import psycopg
+import psycopg2
+import psycopg_pool
 import pytest
+import sqlalchemy as sa
+import sqlmodel
+from psycopg.rows import dict_row
+from psycopg.types.string import TextLoader
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+import postrow
+
+ODD_TYPES = ("uuid", "bool", "int4", "int8", "text", "json", "jsonb", "timestamptz", "interval")
 
 
 async def done(value):
-    """The value of a call: sync drivers give it, async ones an awaitable of it."""
+    """The value of a call: sync handles give it, async ones an awaitable of it."""
     return await value if inspect.isawaitable(value) else value
 
 
@@ -23,42 +37,420 @@ async def entered(context):
             yield value
 
 
-class Driver:
-    """A driver, and what tests need of it beside ours: a connection, its statements, its transaction block."""
+class Handle:
+    """A handle as an application has it: `handle` is what is passed to Postrow.
 
-    def __init__(self, connection_class):
-        self.connection_class = connection_class
+    `odd=True` connects with all the codecs and row factories of the user's own that the library knows;
+    `autocommit=True` without a transaction around the statements.
+    """
 
-    async def connect(self, dsn, **options):
-        return await done(self.connection_class.connect(dsn, **options))
+    error = psycopg.Error  # the base of what the library raises
+    serialization = psycopg.errors.SerializationFailure  # what its retry loops await
+    is_async = False
 
-    async def rows(self, conn, statement, params=None):
-        cursor = await done(conn.execute(statement, params))
-        return await done(cursor.fetchall())
+    def __init__(self, dsn):
+        self.dsn = dsn
+        self.handle = None
+
+    async def open(self, *, autocommit=False, odd=False):
+        raise NotImplementedError
+
+    async def begin(self):
+        """Nothing, where the library begins by itself."""
+
+    async def commit(self):
+        await done(self.handle.commit())
+
+    async def rollback(self):
+        await done(self.handle.rollback())
+
+    async def close(self):
+        await done(self.handle.close())
+
+    def savepoint(self):
+        """A block inside of the transaction, rolled back if it raises."""
+        raise NotImplementedError
+
+    async def rows(self, statement):
+        """What a statement of the application's own gives."""
+        raise NotImplementedError
+
+    async def call(self, function, *args, **options):
+        """Call a function of ours with the handle first."""
+        return await done(function(self.handle, *args, **options))
 
 
-@pytest.fixture(params=[psycopg.Connection, psycopg.AsyncConnection], ids=["sync", "async"])
-def driver(request):
-    return Driver(request.param)
+class Psycopg(Handle):
+    connection_class = psycopg.Connection
+
+    async def open(self, *, autocommit=False, odd=False):
+        self.handle = await done(self.connection_class.connect(self.dsn, autocommit=autocommit))
+        self._odd(odd)
+
+    def _odd(self, odd):
+        if odd:
+            self.handle.row_factory = dict_row
+            for name in ODD_TYPES:
+                self.handle.adapters.register_loader(name, OddLoader)
+
+    def savepoint(self):
+        return entered(self.handle.transaction())
+
+    async def rows(self, statement):
+        cursor = await done(self.handle.execute(statement))
+        return await done(cursor.fetchall()) if cursor.description else []
+
+
+class OddLoader(psycopg.adapt.Loader):
+    def load(self, data):
+        return ["odd", bytes(data)]
+
+
+class PsycopgAsync(Psycopg):
+    connection_class = psycopg.AsyncConnection
+    is_async = True
+
+
+class PsycopgPool(Psycopg):
+    pool_class = psycopg_pool.ConnectionPool
+
+    async def open(self, *, autocommit=False, odd=False):
+        self.pool = self.pool_class(self.dsn, min_size=1, max_size=1, open=False, kwargs={"autocommit": autocommit})
+        await done(self.pool.open())
+        self.handle = await done(self.pool.getconn())
+        self._odd(odd)
+
+    async def close(self):
+        if not self.handle.closed:
+            await self.rollback()
+        await done(self.pool.putconn(self.handle))
+        await done(self.pool.close())
+
+
+class PsycopgAsyncPool(PsycopgPool):
+    pool_class = psycopg_pool.AsyncConnectionPool
+    is_async = True
+
+
+class Asyncpg(Handle):
+    error = (asyncpg.PostgresError, asyncpg.InterfaceError)
+    serialization = asyncpg.exceptions.SerializationError
+    is_async = True
+
+    async def open(self, *, autocommit=False, odd=False):
+        self.handle = await asyncpg.connect(self.dsn, record_class=OddRecord if odd else asyncpg.Record)
+        await self._odd(odd)
+        if not autocommit:
+            await self.begin()
+
+    async def _odd(self, odd):
+        for name in ODD_TYPES if odd else ():
+            await self.handle.set_type_codec(
+                name, encoder=lambda _: "odd", decoder=lambda text: ["odd", text], schema="pg_catalog", format="text"
+            )
+
+    async def begin(self):
+        self.transaction = self.handle.transaction()
+        await self.transaction.start()
+
+    async def commit(self):
+        await self.transaction.commit()
+
+    async def rollback(self):
+        await self.transaction.rollback()
+
+    def savepoint(self):
+        return self.handle.transaction()
+
+    async def rows(self, statement):
+        return [tuple(row) for row in await self.handle.fetch(statement)]
+
+
+class OddRecord(asyncpg.Record):
+    def __iter__(self):
+        return iter(("odd",))
+
+
+class AsyncpgPool(Asyncpg):
+    async def open(self, *, autocommit=False, odd=False):
+        self.pool = asyncpg.create_pool(
+            self.dsn, min_size=1, max_size=1, record_class=OddRecord if odd else asyncpg.Record
+        )
+        await self.pool
+        self.handle = await self.pool.acquire()
+        await self._odd(odd)
+        if not autocommit:
+            await self.begin()
+
+    async def close(self):
+        await self.pool.release(self.handle)
+        await self.pool.close()
+
+
+ENGINES = {}  # of sync drivers, for the whole run: a new engine asks the server a few things
+
+
+class Core(Handle):
+    """SQLAlchemy's Connection."""
+
+    error = sa.exc.DBAPIError
+    serialization = sa.exc.DBAPIError
+    driver = "psycopg"
+
+    def url(self):
+        return sa.make_url(self.dsn).set(drivername=f"postgresql+{self.driver}")
+
+    def engine(self, *, autocommit, odd):
+        key = (self.driver, self.dsn, odd)
+        if key not in ENGINES:
+            ENGINES[key] = sa.create_engine(self.url())
+            if odd:
+                self._odd(ENGINES[key])
+        options = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
+        if odd:
+            options |= {"stream_results": True, "yield_per": 1}
+        return ENGINES[key].execution_options(**options)
+
+    def _odd(self, engine):
+        sa.event.listen(engine, "connect", {"psycopg": odd_psycopg, "psycopg2": odd_psycopg2}[self.driver])
+
+    async def open(self, **options):
+        self.handle = self.engine(**{"autocommit": False, "odd": False} | options).connect()
+
+    def savepoint(self):
+        return entered(self.handle.begin_nested())
+
+    async def rows(self, statement):
+        result = await done(self.handle.execute(sa.text(statement)))
+        return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
+
+
+def odd_psycopg(conn, _record):
+    for name in ("uuid", "bool", "timestamptz", "json", "jsonb"):  # SQLAlchemy itself reads int and text
+        conn.adapters.register_loader(name, TextLoader)
+
+
+def odd_psycopg2(conn, _record):
+    kind = psycopg2.extensions.new_type((2950, 16, 1184), "ODD", lambda text, _cursor: text)
+    psycopg2.extensions.register_type(kind, conn)
+
+
+class Core2(Core):
+    driver = "psycopg2"
+
+
+class Orm(Core):
+    session_class = Session
+
+    async def open(self, **options):
+        engine = self.engine(**{"autocommit": False, "odd": False} | options)
+        self.handle = self.session_class(engine)
+
+
+class Orm2(Orm):
+    driver = "psycopg2"
+
+
+class Scoped(Core):
+    async def open(self, **options):
+        self.handle = scoped_session(sessionmaker(self.engine(**{"autocommit": False, "odd": False} | options)))
+
+
+class SqlModel(Orm):
+    session_class = sqlmodel.Session
+
+    async def rows(self, statement):
+        result = self.handle.exec(sa.text(statement))
+        return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
+
+
+class AsyncCore(Core):
+    driver = "asyncpg"
+    is_async = True
+
+    def engine(self, *, autocommit, odd):
+        options = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
+        engine = create_async_engine(self.url(), poolclass=sa.pool.NullPool, **options)
+        if odd:
+            self._odd(engine.sync_engine)
+        return engine
+
+    def _odd(self, engine):
+        sa.event.listen(engine, "connect", {"psycopg": odd_psycopg, "asyncpg": odd_asyncpg}[self.driver])
+
+    async def open(self, **options):
+        self.handle = await self.engine(**{"autocommit": False, "odd": False} | options).connect()
+
+
+def odd_asyncpg(conn, _record):
+    async def register(raw):
+        for name in ("uuid", "bool", "timestamptz", "interval", "json", "jsonb"):
+            await raw.set_type_codec(
+                name, encoder=lambda _: "odd", decoder=lambda text: text, schema="pg_catalog", format="text"
+            )
+
+    conn.run_async(register)
+
+
+class AsyncCore3(AsyncCore):
+    driver = "psycopg"
+
+
+class AsyncOrm(AsyncCore):
+    async def open(self, **options):
+        self.handle = AsyncSession(self.engine(**{"autocommit": False, "odd": False} | options))
+
+
+class AsyncOrm3(AsyncOrm):
+    driver = "psycopg"
+
+
+class AsyncScoped(AsyncCore):
+    async def open(self, **options):
+        engine = self.engine(**{"autocommit": False, "odd": False} | options)
+        self.handle = async_scoped_session(async_sessionmaker(engine), scopefunc=lambda: self)
+
+    async def close(self):
+        await self.handle.remove()
+
+
+def django_connections(dsn):
+    """Django's connections, with one of the alias `shop` for the DSN; a test's settings, if none are configured yet."""
+    from django.conf import settings
+    from django.db import connections
+
+    if not settings.configured:
+        settings.configure(DATABASES={})
+    parts = psycopg.conninfo.conninfo_to_dict(dsn)
+    given = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
+    shop = {"ENGINE": "django.db.backends.postgresql"} | {key: parts.get(name, "") for key, name in given.items()}
+    connections.settings["shop"] = connections.configure_settings({"default": {}, "shop": shop})["shop"]
+    return connections
+
+
+class Django(Handle):
+    """What `django.db.connection` is, of another alias."""
+
+    @property
+    def error(self):
+        from django.db import Error
+
+        return Error
+
+    @property
+    def serialization(self):
+        from django.db import OperationalError
+
+        return OperationalError
+
+    async def open(self, *, autocommit=False, odd=False):
+        connections = django_connections(self.dsn)
+        self.alias = self._alias(connections)
+        self.handle = self._of(connections)
+        if odd:
+            self.handle.ensure_connection()
+            odd_psycopg(self.handle.connection, None)
+            self.handle.force_debug_cursor = True
+            self.handle.execute_wrappers.append(lambda execute, *args: execute(*args))
+        if not autocommit:
+            await self.begin()
+
+    def _alias(self, connections):
+        """One of this handle's own: a second one of the same test is another connection."""
+        alias = f"shop{id(self)}"
+        connections.settings[alias] = connections.settings["shop"]
+        return alias
+
+    def _of(self, connections):
+        from django.utils.connection import ConnectionProxy
+
+        return ConnectionProxy(connections, self.alias)
+
+    def _atomic(self):
+        from django.db.transaction import atomic
+
+        return atomic(using=self.alias)
+
+    async def begin(self):
+        self.atomic = self._atomic()
+        self.atomic.__enter__()
+
+    async def commit(self):
+        self.atomic.__exit__(None, None, None)
+        self.atomic = None
+
+    async def rollback(self):
+        self.handle.set_rollback(True)
+        await self.commit()
+
+    async def close(self):
+        self.handle.in_atomic_block = False
+        self.handle.close()
+
+    def savepoint(self):
+        return entered(self._atomic())
+
+    async def rows(self, statement):
+        with self.handle.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+
+class DjangoWrapper(Django):
+    """What `django.db.connections[alias]` is."""
+
+    def _of(self, connections):
+        return connections[self.alias]
+
+
+HANDLES = {
+    "psycopg": Psycopg,
+    "psycopg async": PsycopgAsync,
+    "psycopg pool": PsycopgPool,
+    "psycopg async pool": PsycopgAsyncPool,
+    "asyncpg": Asyncpg,
+    "asyncpg pool": AsyncpgPool,
+    "sqlalchemy psycopg": Core,
+    "sqlalchemy psycopg2": Core2,
+    "sqlalchemy session psycopg": Orm,
+    "sqlalchemy session psycopg2": Orm2,
+    "sqlalchemy scoped": Scoped,
+    "sqlmodel": SqlModel,
+    "sqlalchemy async asyncpg": AsyncCore,
+    "sqlalchemy async psycopg": AsyncCore3,
+    "sqlalchemy async session asyncpg": AsyncOrm,
+    "sqlalchemy async session psycopg": AsyncOrm3,
+    "sqlalchemy async scoped": AsyncScoped,
+    "django": Django,
+    "django wrapper": DjangoWrapper,
+}
+FAMILIES = ("psycopg", "psycopg async", "asyncpg", "sqlalchemy psycopg2", "sqlalchemy async asyncpg", "django")
+
+
+@pytest.fixture(params=HANDLES.values(), ids=HANDLES)
+def handle_class(request):
+    return request.param
 
 
 @pytest.fixture
-async def connect(driver, committed):
-    """Makes connections on the shared database."""
+async def connect(handle_class, committed, monkeypatch):
+    """Makes handles of the class on the shared database."""
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")  # all tests are coroutines
     made = []
 
     async def make(**options):
-        made.append(await driver.connect(committed, **options))
+        made.append(handle_class(committed))
+        await made[-1].open(**options)
         return made[-1]
 
     yield make
-    for conn in made:
-        await done(conn.close())
+    for one in made:
+        await one.close()
 
 
 @pytest.fixture
 async def tx(connect):
-    """A connection as the driver makes it: not in autocommit mode."""
+    """A handle in a transaction, or one that begins it with its first statement."""
     return await connect()
 
 
@@ -74,6 +466,12 @@ def stored(committed):
         yield payloads
 
 
+@pytest.fixture
+def monitor(committed):
+    with psycopg.connect(committed, autocommit=True) as conn:
+        yield conn
+
+
 @pytest.fixture(name="done")
 def _done():
     return done
@@ -82,3 +480,35 @@ def _done():
 @pytest.fixture(name="entered")
 def _entered():
     return entered
+
+
+@pytest.fixture
+def handles():
+    """The classes of handles by name, for tests of one of them."""
+    return HANDLES
+
+
+@pytest.fixture
+def django(committed, monkeypatch):
+    """Django's connections, on the shared database."""
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+    return django_connections(committed)
+
+
+@pytest.fixture
+def wait_blocked(monitor):
+    """Waits until the session of a process waits for a lock."""
+
+    async def wait(pid):
+        statement = "select 1 from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
+        async with asyncio.timeout(20):
+            while not monitor.execute(statement, [pid]).fetchone():
+                await asyncio.sleep(0.005)
+
+    return wait
+
+
+@pytest.fixture
+def handle_statements(server):
+    """The first words of the statements that a handle's session sends, by the server's own log."""
+    pytest.skip("to do")

@@ -1,136 +1,207 @@
-"""What every driver does with the caller's handle."""
+"""What every handle is to Postrow: a transaction of the caller's. Every test runs on every handle of the conftest."""
 
+import asyncio
+import inspect
+import itertools
+from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
 import postrow
-from postrow.drivers.psycopg3 import AUTOCOMMIT
 from postrow.errors import (
     AbortedTransactionError,
     BadArgumentError,
     BadNameError,
     IdTakenError,
+    LeaseLostError,
     NotInTransactionError,
     NotYetError,
     PayloadError,
     PayloadUnicodeError,
+    SchemaMismatchError,
     SerializationError,
 )
+from postrow.models import Message
 from postrow.ops import Op, produce
 
 LEVELS = ["read committed", "repeatable read", "serializable"]
 
 
-async def test_a_message_is_seen_by_others_once_its_transaction_commits(tx, done, stored):
-    sent = await done(postrow.enqueue(tx, "q", {"n": 1}))
-    assert isinstance(sent.id, UUID)
-    assert not sent.deduplicated
+def claimed(monitor):
+    """A message in the hands of a handler."""
+    monitor.execute("select postrow.enqueue('work', '\"claimed\"')")
+    row = monitor.execute("select tenant, id, queue, claim_token from postrow.claim('work', 1)").fetchone()
+    fields = dict.fromkeys(inspect.signature(Message).parameters)
+    return Message(**(fields | dict(zip(("tenant", "id", "queue", "claim_token"), row, strict=True))))
+
+
+# Every function that takes a transaction: how it is called, and what it gives.
+OPS = {
+    "enqueue": (
+        lambda tx, _: tx.call(postrow.enqueue, "q", {"n": 1}),
+        lambda sent: type(sent.id) is UUID and sent.deduplicated is False,
+    ),
+    "enqueue_many": (
+        lambda tx, _: tx.call(postrow.enqueue_many, "q", [1, 2]),
+        lambda sent: [(type(one.id), one.deduplicated) for one in sent] == [(UUID, False)] * 2,
+    ),
+    "enqueue_many keyed": (
+        lambda tx, _: tx.call(postrow.enqueue_many, "q", ["a", "b", "a"], dedup_key=str),
+        lambda sent: [one.deduplicated for one in sent] == [False, False, True] and sent[0].id == sent[2].id,
+    ),
+    "depth": (lambda tx, _: tx.call(postrow.depth, "q"), lambda n: type(n) is int),
+    "depth_pending": (lambda tx, _: tx.call(postrow.depth_pending, "q"), lambda n: type(n) is int),
+    "once": (lambda tx, _: tx.call(postrow.once, "event:1"), lambda first: first is True),
+    "ack": (lambda tx, monitor: tx.call(postrow.ack, claimed(monitor)), lambda nothing: nothing is None),
+}
+
+
+@pytest.fixture(params=OPS.values(), ids=OPS)
+def op(request):
+    return request.param
+
+
+def test_every_function_that_takes_a_transaction_is_in_the_suite():
+    functions = {name: getattr(postrow, name) for name in postrow.__all__}
+    taking = {
+        n for n, f in functions.items() if inspect.isfunction(f) and next(iter(inspect.signature(f).parameters)) == "tx"
+    }
+    assert taking == {name.split()[0] for name in OPS}
+
+
+async def test_every_op_gives_pythons_own_values(tx, op, monitor):
+    call, check = op
+    assert check(await call(tx, monitor))
+    await tx.commit()
+
+
+async def test_every_op_works_whatever_the_caller_registered_for_rows_and_types(connect, op, monitor):
+    call, check = op
+    tx = await connect(odd=True)
+    assert check(await call(tx, monitor))
+    await tx.commit()
+
+
+@pytest.mark.parametrize("level", LEVELS[1:])
+async def test_every_op_works_in_every_isolation_level(tx, op, monitor, level):
+    call, check = op
+    message = claimed(monitor) if call is OPS["ack"][0] else None  # before the snapshot
+    await tx.rows(f"set transaction isolation level {level}")
+    assert check(await (tx.call(postrow.ack, message) if message else call(tx, monitor)))
+    assert await tx.rows("show transaction_isolation") == [(level,)]
+    await tx.commit()
+
+
+async def test_every_op_is_refused_in_autocommit_with_the_way_out(connect, op, monitor, stored):
+    call, _ = op
+    tx = await connect(autocommit=True)
+    with pytest.raises(NotInTransactionError) as caught:
+        await call(tx, monitor)
+    assert not isinstance(caught.value, AbortedTransactionError)
+    assert "autocommit mode, so the message would not be part of your transaction" in caught.value.message
+    assert "app.send(...)" in caught.value.hint
     assert stored() == []
-    await done(tx.commit())
-    assert stored() == [{"n": 1}]
 
 
-async def test_a_message_never_was_when_its_transaction_rolls_back(tx, done, stored):
-    await done(postrow.enqueue(tx, "q", 1))  # the first statement of the transaction
-    await done(tx.rollback())
-    assert stored() == []
-
-
-async def test_an_enqueue_that_is_the_first_statement_begins_the_callers_transaction(tx, done, stored):
-    await done(postrow.enqueue(tx, "q", 1))
-    await done(tx.execute("select pg_notify('somebody', 'else')"))
-    assert tx.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
-    assert stored() == []
-    await done(tx.commit())
-    assert stored() == [1]
-
-
-async def test_a_message_and_a_business_row_share_their_fate(connect, done, entered, stored):
-    conn = await connect()
-    await done(conn.execute("create temporary table orders (id int primary key)"))
-    await done(conn.commit())
-    with pytest.raises(psycopg.errors.UniqueViolation):  # noqa: PT012  # the transaction is the statement
-        async with entered(conn.transaction()):
-            await done(conn.execute("insert into orders values (1)"))
-            await done(postrow.enqueue(conn, "q", 1))
-            await done(conn.execute("insert into orders values (1)"))
-    assert stored() == []
-    async with entered(conn.transaction()):
-        await done(conn.execute("insert into orders values (1)"))
-        await done(postrow.enqueue(conn, "q", 1))
-    assert stored() == [1]
-
-
-async def test_a_savepoint_that_is_rolled_back_takes_its_message_and_no_other(tx, done, entered, stored):
-    async with entered(tx.transaction()):
-        await done(postrow.enqueue(tx, "q", "before"))
-        with pytest.raises(ZeroDivisionError):  # noqa: PT012  # the savepoint is the statement
-            async with entered(tx.transaction()):
-                await done(postrow.enqueue(tx, "q", "inside"))
-                raise ZeroDivisionError
-        await done(postrow.enqueue(tx, "q", "after"))
-    assert stored() == ["after", "before"]
-
-
-async def test_a_transaction_block_is_a_handle(connect, done, entered, stored):
-    conn = await connect(autocommit=True)
-    async with entered(conn.transaction()) as tx:
-        await done(postrow.enqueue(tx, "q", 1))
-        async with entered(conn.transaction()) as nested:
-            await done(postrow.enqueue(nested, "q", 2))
-        assert stored() == []
-    assert stored() == [1, 2]
-
-
-async def test_autocommit_without_a_transaction_is_refused_with_the_way_out(connect, done, stored):
-    conn = await connect(autocommit=True)
-    calls = [
-        lambda: postrow.enqueue(conn, "q", 1),
-        lambda: postrow.enqueue_many(conn, "q", [1]),
-        lambda: postrow.enqueue_many(conn, "q", []),
-        lambda: postrow.depth(conn, "q"),
-    ]
-    for call in calls:
-        with pytest.raises(NotInTransactionError) as caught:
-            await done(call())
-        assert not isinstance(caught.value, AbortedTransactionError)
-        assert str(caught.value) == (
-            "this connection is in autocommit mode, so the message would not be part of your transaction.\n"
-            "Open one (with conn.transaction():) or use app.send(...), which opens its own."
-        )
-        assert (caught.value.message, caught.value.hint) == AUTOCOMMIT
-    assert stored() == []
-    async with entered_transaction(conn, done):
-        await done(postrow.enqueue(conn, "q", 1))
-    assert stored() == [1]
-
-
-class entered_transaction:  # noqa: N801  # reads as a block
-    """A transaction in plain SQL, which the driver's own block knows nothing of."""
-
-    def __init__(self, conn, done):
-        self.conn, self.done = conn, done
-
-    async def __aenter__(self):
-        await self.done(self.conn.execute("begin"))
-
-    async def __aexit__(self, *_):
-        await self.done(self.conn.execute("commit"))
-
-
-async def test_an_aborted_transaction_is_refused_until_it_is_rolled_back(tx, done, stored):
-    with pytest.raises(psycopg.errors.DivisionByZero):
-        await done(tx.execute("select 1/0"))
-    with pytest.raises(AbortedTransactionError, match="failed already") as caught:
-        await done(postrow.enqueue(tx, "q", 1))
-    assert "Roll it back" in caught.value.hint
+async def test_every_op_is_refused_in_a_transaction_that_has_failed(tx, op, monitor, stored):
+    call, _ = op
+    await tx.call(postrow.enqueue, "q", "lost")
+    with pytest.raises(tx.error):
+        await tx.rows("select 1/0")
+    with pytest.raises(AbortedTransactionError) as caught:
+        await call(tx, monitor)
     assert isinstance(caught.value, NotInTransactionError)
-    await done(tx.rollback())
-    await done(postrow.enqueue(tx, "q", 2))
-    await done(tx.commit())
-    assert stored() == [2]
+    assert "Roll it back" in caught.value.hint
+    await tx.rollback()
+    await tx.begin()
+    await call(tx, monitor)
+    await tx.rollback()
+    assert stored() == []
+
+
+async def test_every_op_is_undone_by_a_rollback(tx, op, monitor, stored):
+    call, _ = op
+    await call(tx, monitor)
+    await tx.rollback()
+    assert stored() == []
+    assert monitor.execute("select count(*) from postrow.seen").fetchone() == (0,)
+    assert monitor.execute("select count(*) from postrow.history").fetchone() == (0,)
+
+
+async def test_a_message_is_seen_by_others_once_its_transaction_commits(tx, stored):
+    sent = await tx.call(postrow.enqueue, "q", {"n": 1})
+    assert stored() == []
+    await tx.commit()
+    assert stored() == [{"n": 1}]
+    await tx.begin()
+    assert await tx.rows("select id::text from postrow.message") == [(str(sent.id),)]
+
+
+async def test_a_message_never_was_when_its_transaction_rolls_back(tx, stored):
+    await tx.call(postrow.enqueue, "q", 1)  # the first statement of the transaction
+    assert await tx.rows("select count(*) from postrow.message") == [(1,)]
+    await tx.rollback()
+    assert stored() == []
+
+
+async def test_a_list_that_is_the_first_statement_never_was_after_a_rollback(tx, stored, monkeypatch):
+    monkeypatch.setattr(produce, "CHUNK_MESSAGES", 2)
+    assert len(await tx.call(postrow.enqueue_many, "q", [1, 2, 3, 4, 5])) == 5
+    await tx.rollback()
+    assert stored() == []
+
+
+async def test_an_enqueue_that_is_the_first_statement_begins_the_callers_transaction(tx, stored):
+    await tx.call(postrow.enqueue, "q", 1)
+    await tx.rows("select pg_notify('somebody', 'else')")
+    assert stored() == []
+    await tx.commit()
+    assert stored() == [1]
+
+
+async def test_a_message_and_a_business_row_share_their_fate(tx, monitor, stored):
+    monitor.execute("create table if not exists public.orders (id int primary key)")
+    try:
+        await tx.rows("insert into public.orders values (1)")
+        await tx.call(postrow.enqueue, "q", 1)
+        await tx.rollback()
+        await tx.begin()
+        await tx.call(postrow.enqueue, "q", 2)
+        await tx.rows("insert into public.orders values (2)")
+        await tx.commit()
+        assert stored() == [2]
+        assert monitor.execute("select id from public.orders").fetchall() == [(2,)]
+    finally:
+        monitor.execute("drop table public.orders")
+
+
+async def test_a_savepoint_that_is_rolled_back_takes_its_message_and_no_other(tx, stored):
+    await tx.call(postrow.enqueue, "q", "before")
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012  # the savepoint is the statement
+        async with tx.savepoint():
+            await tx.call(postrow.enqueue, "q", "inside")
+            raise ZeroDivisionError
+    async with tx.savepoint():
+        await tx.call(postrow.enqueue, "q", "kept")
+    await tx.call(postrow.enqueue, "q", "after")
+    await tx.commit()
+    assert stored() == ["after", "before", "kept"]
+
+
+async def test_a_handle_is_used_again_after_an_error_in_a_savepoint(tx, stored):
+    await tx.call(postrow.enqueue, "q", "before")
+    for _ in range(2):
+        with pytest.raises(BadNameError):
+            async with tx.savepoint():
+                await tx.call(postrow.enqueue, "no good", 1)
+        with pytest.raises(tx.error):
+            async with tx.savepoint():
+                await tx.rows("select 1/0")
+    await tx.call(postrow.enqueue, "q", "after")
+    await tx.commit()
+    assert stored() == ["after", "before"]
 
 
 @pytest.mark.parametrize(
@@ -146,142 +217,235 @@ async def test_an_aborted_transaction_is_refused_until_it_is_rolled_back(tx, don
         (PayloadError, lambda tx: postrow.enqueue_many(tx, "q", [1, {1, 2}])),
     ],
 )
-async def test_what_the_client_refuses_leaves_the_transaction_as_it_was(tx, done, stored, error, call):
-    await done(postrow.enqueue(tx, "q", "before"))
+async def test_what_the_client_refuses_leaves_the_transaction_as_it_was(connect, stored, error, call):
+    tx = await connect()
+    await tx.call(postrow.enqueue, "q", "before")
     with pytest.raises(error):
-        await done(call(tx))
-    await done(postrow.enqueue(tx, "q", "after"))
-    await done(tx.commit())
+        await tx.call(call)
+    await tx.call(postrow.enqueue, "q", "after")
+    await tx.commit()
     assert stored() == ["after", "before"]
 
 
-async def test_what_the_database_refuses_is_never_rolled_back_for_the_caller(tx, done, stored):
-    await done(postrow.enqueue(tx, "q", "before"))
-    await done(tx.execute("savepoint mine"))
+async def test_what_the_database_refuses_is_never_rolled_back_for_the_caller(tx, stored):
+    await tx.call(postrow.enqueue, "q", "before")
+    await tx.rows("savepoint mine")
     with pytest.raises(BadNameError, match="not a valid name") as caught:
-        await done(postrow.enqueue(tx, "no good", 1))
-    assert caught.value.__cause__.sqlstate == "PW002"
+        await tx.call(postrow.enqueue, "no good", 1)
+    assert isinstance(caught.value.__cause__, tx.error)
     assert "Use letters" in caught.value.hint
-    assert tx.info.transaction_status == psycopg.pq.TransactionStatus.INERROR
-    await done(tx.execute("rollback to savepoint mine"))
-    await done(tx.commit())
-    assert stored() == ["before"]
+    with pytest.raises(AbortedTransactionError):
+        await tx.call(postrow.enqueue, "q", 1)
+    await tx.rows("rollback to savepoint mine")
+    await tx.call(postrow.enqueue, "q", "after")
+    await tx.commit()
+    assert stored() == ["after", "before"]
 
 
-async def test_a_refusal_of_the_database_is_the_class_of_its_code(tx, done, entered):
+async def test_a_refusal_of_the_database_is_the_class_of_its_code(tx):
     taken = uuid4()
-    await done(postrow.enqueue(tx, "q", 1, id=taken))
+    await tx.call(postrow.enqueue, "q", 1, id=taken)
     for error, call in [
-        (IdTakenError, lambda: postrow.enqueue(tx, "other", 1, id=taken)),
-        (BadArgumentError, lambda: postrow.enqueue(tx, "q", 1, delay=-1)),
-        (BadNameError, lambda: postrow.enqueue(tx, "q", 1, tenant="")),
+        (IdTakenError, lambda: tx.call(postrow.enqueue, "other", 1, id=taken)),
+        (BadArgumentError, lambda: tx.call(postrow.enqueue, "q", 1, delay=-1)),
+        (BadNameError, lambda: tx.call(postrow.enqueue, "q", 1, tenant="")),
+        (BadArgumentError, lambda: tx.call(postrow.enqueue, "q", 1, delay=timedelta.max)),
+        (PayloadError, lambda: tx.call(postrow.drivers.run, Op("select $1::text::jsonb", ("{",), list))),
+        (NotYetError, lambda: tx.call(postrow.drivers.run, Op("select postrow.publish('topic', '1')", (), list))),
+        (SchemaMismatchError, lambda: tx.call(postrow.drivers.run, Op("select postrow.nothing()", (), list))),
     ]:
         with pytest.raises(error):
-            async with entered(tx.transaction()):
-                await done(call())
-    with pytest.raises(NotYetError):  # noqa: PT012  # as above
-        async with entered(tx.transaction()):
-            publish = Op("select postrow.publish('topic', '1')", (), list)
-            await done(postrow.drivers.run(tx, publish))
-    await done(tx.rollback())
+            async with tx.savepoint():
+                await call()
+    await tx.rollback()
 
 
-@pytest.mark.parametrize("level", LEVELS)
-async def test_an_enqueue_works_in_every_isolation_level(tx, done, stored, level):
-    await done(tx.execute(f"set transaction isolation level {level}"))
-    await done(postrow.enqueue(tx, "q", 1))
-    await done(postrow.enqueue(tx, "q", 2, id=uuid4()))
-    assert len(await done(postrow.enqueue_many(tx, "q", [3, 4]))) == 2
-    ((found,),) = await done((await done(tx.execute("show transaction_isolation"))).fetchall())
-    assert found == level
-    await done(tx.commit())
-    assert stored() == [1, 2, 3, 4]
+async def test_an_error_that_is_not_ours_is_the_librarys_own(tx):
+    await tx.call(postrow.enqueue, "q", 1)
+    with pytest.raises(tx.error) as caught:
+        await tx.call(postrow.drivers.run, Op("select 1/0", (), list))
+    assert not isinstance(caught.value, postrow.PostrowError)
+    await tx.rollback()
 
 
 @pytest.mark.parametrize("level", LEVELS[1:])
-async def test_a_rival_that_committed_the_same_id_is_an_error_to_run_again(connect, done, stored, level):
-    first, second = await connect(), await connect()
+async def test_a_rival_that_committed_the_same_id_is_an_error_to_run_again(tx, monitor, stored, level):
     chosen = uuid4()
-    await done(second.execute(f"set transaction isolation level {level}"))
-    await done(second.execute("select 1"))  # its snapshot
-    await done(postrow.enqueue(first, "q", "first", id=chosen))
-    await done(first.commit())
+    await tx.rows(f"set transaction isolation level {level}")
+    await tx.rows("select 1")  # its snapshot
+    monitor.execute("select postrow.enqueue('q', '\"first\"', id => %s)", [chosen])
     with pytest.raises(SerializationError) as caught:
-        await done(postrow.enqueue(second, "q", "second", id=chosen))
+        await tx.call(postrow.enqueue, "q", "second", id=chosen)
     assert "again" in caught.value.hint
-    await done(second.rollback())
-    again = await done(postrow.enqueue(second, "q", "second", id=chosen))
+    assert isinstance(caught.value, tx.serialization)  # what the library's own loops await
+    await tx.rollback()
+    await tx.begin()
+    again = await tx.call(postrow.enqueue, "q", "second", id=chosen)
     assert again == postrow.Enqueued(chosen, deduplicated=True)
-    await done(second.commit())
+    await tx.commit()
     assert stored() == ["first"]
 
 
-async def test_a_closed_connection_is_the_drivers_own_error(tx, done):
-    await done(tx.close())
-    with pytest.raises(psycopg.OperationalError, match="closed"):
-        await done(postrow.enqueue(tx, "q", 1))
-    with pytest.raises(psycopg.OperationalError, match="closed"):
-        await done(postrow.enqueue_many(tx, "q", [1, 2]))
+async def test_depth_counts_in_the_callers_transaction(tx):
+    await tx.call(postrow.enqueue, "q", 1)
+    await tx.call(postrow.enqueue, "q", 2, delay=60)
+    await tx.call(postrow.enqueue, "q", 3, tenant="acme")
+    assert await tx.call(postrow.depth, "q") == 3
+    assert await tx.call(postrow.depth_pending, "q") == 2
+    assert await tx.call(postrow.depth, "q", tenant="acme") == 1
+    assert await tx.call(postrow.depth_pending, "q", tenant="default") == 1
+    await tx.rollback()
+    await tx.begin()
+    assert await tx.call(postrow.depth, "q") == 0
 
 
-async def test_depth_counts_in_the_callers_transaction(tx, done):
-    await done(postrow.enqueue(tx, "q", 1))
-    await done(postrow.enqueue(tx, "q", 2, delay=60))
-    await done(postrow.enqueue(tx, "q", 3, tenant="acme"))
-    assert await done(postrow.depth(tx, "q")) == 3
-    assert await done(postrow.depth_pending(tx, "q")) == 2
-    assert await done(postrow.depth(tx, "q", tenant="acme")) == 1
-    assert await done(postrow.depth_pending(tx, "q", tenant="default")) == 1
-    await done(tx.rollback())
-    assert await done(postrow.depth(tx, "q")) == 0
+async def test_once_is_true_once(tx):
+    assert await tx.call(postrow.once, "event:1", scope="shop", tenant="acme", keep=60)
+    await tx.commit()
+    await tx.begin()
+    assert await tx.call(postrow.once, "event:1", scope="shop", tenant="acme") is False
+    assert await tx.call(postrow.once, "event:1") is True
 
 
-async def test_a_list_is_enqueued_in_its_order(tx, done):
-    sent = await done(postrow.enqueue_many(tx, "q", iter(["a", "b", "c"]), subject="order:1"))
-    cursor = await done(tx.execute("select id, payload, subject from postrow.message order by enqueued_at"))
-    found = await done(cursor.fetchall())
-    assert found == [(s.id, payload, "order:1") for s, payload in zip(sent, "abc", strict=True)]
+async def test_an_ack_settles_with_the_transaction_and_only_once(tx, monitor):
+    message = claimed(monitor)
+    await tx.call(postrow.ack, message)
+    assert monitor.execute("select count(*) from postrow.history").fetchone() == (0,)
+    await tx.commit()
+    assert monitor.execute("select outcome from postrow.history").fetchall() == [("done",)]
+    await tx.begin()
+    with pytest.raises(LeaseLostError):
+        await tx.call(postrow.ack, message)
+    await tx.rollback()
 
 
-async def test_a_long_list_is_all_or_nothing(tx, done, stored, monkeypatch):
+OPTIONS = {
+    "id": uuid4(),
+    "tenant": "acme",
+    "priority": -3,
+    "max_attempts": 7,
+    "target": "worker-1",
+    "target_for": timedelta(days=2, microseconds=5),
+    "subject": "100% of order:17 $1 %s ü",
+    "expires_at": datetime(2999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+    "available_at": datetime(2998, 1, 1, tzinfo=UTC),
+    "headers": {"trace": ["ü", None, 1.5]},
+    "dedup_key": "key %(p1)s",
+    "dedup_for": timedelta(hours=1),
+}
+COLUMNS = [name for name in OPTIONS if name not in {"target_for", "dedup_for"}]
+
+
+@pytest.mark.parametrize("odd", [False, True], ids=["plain", "odd"])
+async def test_every_option_arrives_as_it_was_given(connect, monitor, odd):
+    tx = await connect(odd=odd)
+    before = datetime.now(UTC)
+    sent = await tx.call(postrow.enqueue, "q", 1, **OPTIONS)
+    assert sent == postrow.Enqueued(OPTIONS["id"], deduplicated=False)
+    again = await tx.call(postrow.enqueue, "q", 1, **(OPTIONS | {"id": None}))
+    assert again == postrow.Enqueued(OPTIONS["id"], deduplicated=True)
+    await tx.commit()
+    names = ", ".join(COLUMNS)
+    (*found, until) = monitor.execute(f"select {names}, target_until from postrow.message").fetchone()
+    assert dict(zip(COLUMNS, found, strict=True)) == {name: OPTIONS[name] for name in COLUMNS}
+    assert timedelta(0) <= until - OPTIONS["available_at"] - OPTIONS["target_for"] or until - before < timedelta(days=3)
+
+
+async def test_a_delay_is_the_same_on_every_handle(tx, monitor):
+    await tx.rows("set local timezone = 'Europe/Berlin'")
+    sent = await tx.call(postrow.enqueue, "q", 1, delay=timedelta(days=400, seconds=3, microseconds=7))
+    await tx.commit()
+    difference = "select available_at - enqueued_at from postrow.message where id = %s"
+    delay = monitor.execute(difference, [sent.id]).fetchone()[0]
+    # in the session's time zone a day may have 23 or 25 hours
+    assert min(abs((delay - timedelta(days=400, hours=h, seconds=3)).total_seconds()) for h in (-1, 0, 1)) < 1
+
+
+async def test_dedup_while_alive_reaches_the_database(tx, monitor):
+    sent = await tx.call(postrow.enqueue, "q", 1, dedup_key="k", dedup_while="alive")
+    await tx.commit()
+    monitor.execute("select postrow.claim('q', 1)")
+    await tx.begin()
+    assert await tx.call(postrow.enqueue, "q", 2, dedup_key="k", dedup_while="alive") == (sent.id, True)
+
+
+UNICODE = {
+    "ключ": "naïve 😀 \u2028 \\u0041 \\ \" ' $1 %s %(p1)s %% :name ::text ? \t\n",
+    "%s": "$2",
+    "": ["'; select 1 --"],
+}
+
+
+async def test_any_text_arrives_as_it_was_given(tx, stored):
+    await tx.call(postrow.enqueue, "q", UNICODE)
+    await tx.call(postrow.enqueue_many, "r", [UNICODE, [UNICODE], "\\"])
+    await tx.commit()
+    assert stored() == [UNICODE]
+    assert sorted(map(str, stored("r"))) == sorted(map(str, [UNICODE, [UNICODE], "\\"]))
+
+
+async def test_a_payload_of_a_megabyte_arrives(tx, stored):
+    payload = {"text": "ü%'\\" * 250_000}
+    await tx.call(postrow.enqueue, "q", payload)
+    await tx.commit()
+    assert stored() == [payload]
+
+
+async def test_a_list_is_enqueued_in_its_order(tx, monitor):
+    sent = await tx.call(postrow.enqueue_many, "q", iter("abcdefghij"), subject="order:1")
+    await tx.commit()
+    found = monitor.execute("select id, payload, subject from postrow.message order by id").fetchall()
+    assert found == [(s.id, payload, "order:1") for s, payload in zip(sent, "abcdefghij", strict=True)]
+
+
+async def test_an_empty_list_is_nothing(connect, stored):
+    tx = await connect()
+    assert await tx.call(postrow.enqueue_many, "q", []) == []
+    await tx.commit()
+    assert stored() == []
+    free = await connect(autocommit=True)
+    with pytest.raises(NotInTransactionError):
+        await free.call(postrow.enqueue_many, "q", [])
+
+
+async def test_a_long_list_is_all_or_nothing(tx, stored, monkeypatch):
     monkeypatch.setattr(produce, "CHUNK_MESSAGES", 10)
-    await done(postrow.enqueue(tx, "q", -1))
+    await tx.call(postrow.enqueue, "q", -1)
     with pytest.raises(PayloadError, match=r"payloads\[25\]"):
-        await done(postrow.enqueue_many(tx, "q", [*range(25), float("inf")]))
+        await tx.call(postrow.enqueue_many, "q", [*range(25), float("inf")])
     with pytest.raises(BadNameError):  # by the database, in the first of three statements
-        await done(postrow.enqueue_many(tx, "no good", range(25)))
-    assert len(await done(postrow.enqueue_many(tx, "q", range(25)))) == 25
-    await done(tx.commit())
+        await tx.call(postrow.enqueue_many, "no good", range(25))
+    assert len(await tx.call(postrow.enqueue_many, "q", range(25))) == 25
+    await tx.commit()
     assert stored() == [-1, *range(25)]
 
 
-async def test_a_list_that_the_database_refuses_midway_leaves_nothing_of_it(tx, done, stored, monkeypatch):
+async def test_a_list_that_the_database_refuses_midway_leaves_nothing_of_it(tx, stored, monkeypatch):
     monkeypatch.setattr(produce, "CHUNK_MESSAGES", 10)
-    await done(postrow.enqueue(tx, "q", -1))
-    await done(tx.execute("alter table postrow.message add check (payload <> '50')"))
-    with pytest.raises(psycopg.errors.CheckViolation):
-        await done(postrow.enqueue_many(tx, "q", list(range(100))))
-    assert len(await done(postrow.enqueue_many(tx, "q", list(range(50))))) == 50
-    await done(tx.execute("alter table postrow.message drop constraint message_payload_check"))
-    await done(tx.commit())
+    await tx.call(postrow.enqueue, "q", -1)
+    await tx.rows("alter table postrow.message add constraint no_50 check (payload <> '50')")
+    with pytest.raises(tx.error):
+        await tx.call(postrow.enqueue_many, "q", list(range(100)))
+    assert len(await tx.call(postrow.enqueue_many, "q", list(range(50)))) == 50
+    await tx.rows("alter table postrow.message drop constraint no_50")
+    await tx.commit()
     assert stored() == [-1, *range(50)]
 
 
-async def test_a_list_may_be_read_from_the_same_transaction(tx, done, stored, monkeypatch):
-    """A generator that asks the database as it goes."""
+async def test_a_list_in_a_savepoint_goes_with_it(tx, stored, monkeypatch):
     monkeypatch.setattr(produce, "CHUNK_MESSAGES", 10)
-    if isinstance(tx, psycopg.AsyncConnection):
-        pytest.skip("an async cursor is no iterable")
-    with tx.cursor("numbers") as numbers:
-        numbers.itersize = 10
-        numbers.execute("select n from generate_series(1, 100) n")
-        sent = postrow.enqueue_many(tx, "q", (n for (n,) in numbers))
-    assert len(sent) == 100
-    await done(tx.commit())
-    assert stored() == list(range(1, 101))
+    await tx.call(postrow.enqueue, "q", -1)
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012  # the savepoint is the statement
+        async with tx.savepoint():
+            await tx.call(postrow.enqueue_many, "q", list(range(25)))
+            raise ZeroDivisionError
+    async with tx.savepoint():
+        await tx.call(postrow.enqueue_many, "q", [25])
+    await tx.commit()
+    assert stored() == [-1, 25]
 
 
-async def test_a_long_list_that_fails_in_a_later_statement_leaves_nothing_of_it(tx, done, stored, monkeypatch):
+async def test_a_list_that_fails_at_the_caller_in_a_later_statement_leaves_nothing_of_it(tx, stored, monkeypatch):
     monkeypatch.setattr(produce, "CHUNK_MESSAGES", 10)
 
     def payloads():
@@ -289,33 +453,93 @@ async def test_a_long_list_that_fails_in_a_later_statement_leaves_nothing_of_it(
         raise LookupError
 
     with pytest.raises(LookupError):
-        await done(postrow.enqueue_many(tx, "q", payloads()))
-    await done(tx.commit())
-    assert stored() == []
+        await tx.call(postrow.enqueue_many, "q", payloads())
+    await tx.call(postrow.enqueue, "q", 1)
+    await tx.commit()
+    assert stored() == [1]
 
 
-async def test_a_typed_queue_enqueues_on_the_callers_handle(tx, done, stored):
+async def test_a_list_of_several_statements_in_a_failed_transaction_is_refused(tx, monkeypatch):
+    monkeypatch.setattr(produce, "CHUNK_MESSAGES", 1)
+    await tx.call(postrow.enqueue, "q", 1)
+    with pytest.raises(tx.error):
+        await tx.rows("select 1/0")
+    with pytest.raises(AbortedTransactionError):
+        await tx.call(postrow.enqueue_many, "q", [1, 2, 3])
+    await tx.rollback()
+
+
+async def test_a_savepoint_is_made_only_for_several_statements(tx, monkeypatch, handle_statements):
+    monkeypatch.setattr(produce, "CHUNK_MESSAGES", 10)
+    await tx.rows("select 1")
+    async with handle_statements(tx) as statements:
+        await tx.call(postrow.enqueue, "q", 1)
+        await tx.call(postrow.enqueue_many, "q", list(range(10)))
+        await tx.call(postrow.depth, "q")
+    assert statements == ["select", "select", "select"]
+    async with handle_statements(tx) as statements:
+        await tx.call(postrow.enqueue_many, "q", iter(range(20)))
+    assert statements == ["savepoint", "select", "select", "release"]
+
+
+async def test_a_typed_queue_enqueues_on_the_callers_handle(tx, stored):
     emails = postrow.App("unused").queue("emails", dict)
-    await done(emails.enqueue(tx, {"n": 1}))
-    await done(emails.enqueue_many(tx, [{"n": 2}, {"n": 3}]))
+    await tx.call(emails.enqueue, {"n": 1})
+    await tx.call(emails.enqueue_many, [{"n": 2}, {"n": 3}])
     with pytest.raises(PayloadError, match=r"payloads\[1\]"):
-        await done(emails.enqueue_many(tx, [{}, 7]))
-    await done(tx.commit())
+        await tx.call(emails.enqueue_many, [{}, 7])
+    await tx.commit()
     assert stored("emails") == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
+@pytest.mark.parametrize("bulk", [False, True], ids=["one", "many"])
+async def test_a_cancelled_call_commits_nothing(
+    connect, handle_class, sessions, stored, wait_blocked, bulk, monkeypatch
+):
+    if not handle_class.is_async:
+        pytest.skip("a sync call cannot be cancelled")
+    monkeypatch.setattr(produce, "CHUNK_MESSAGES", 1)
+    tx = await connect()
+    await tx.call(postrow.enqueue, "q", "before")
+    pid = (await tx.rows("select pg_backend_pid()"))[0][0]
+    rival = sessions("rival")
+    rival.run("begin")
+    rival.run("select postrow.enqueue('q', '\"rival\"', dedup_key => 'k', dedup_for => '1 h')")
+
+    def keyed(tx):
+        if bulk:
+            keys = itertools.chain(["mine"], itertools.repeat("k"))
+            return postrow.enqueue_many(tx, "q", ["1", "2"], dedup_key=lambda _: next(keys), dedup_for=3600)
+        return postrow.enqueue(tx, "q", "mine", dedup_key="k", dedup_for=3600)
+
+    with pytest.raises(TimeoutError):  # noqa: PT012  # from the cancellation
+        async with asyncio.timeout(None) as limit:
+            task = asyncio.ensure_future(wait_blocked(pid))
+            task.add_done_callback(lambda _: limit.reschedule(0))
+            await tx.call(keyed)
+    await task
+    try:
+        await tx.rollback()
+    except tx.error:
+        assert "closed" in repr(tx.handle)
+    rival.run("commit")
+    assert stored() == ["rival"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("handle", "word"),
-    [
-        ("postgresql://localhost/x", "not a name or a DSN"),
-        (None, "not a name or a DSN"),
-        (object(), "connection of psycopg 3"),
-        (type("Session", (), {"__module__": "sqlalchemy.orm.session"})(), "connection of psycopg 3"),
-        (type("ConnectionPool", (), {"__module__": "psycopg_pool.pool"})(), "with pool.connection()"),
-    ],
-    ids=["text", "none", "object", "another library", "pool"],
+    "family", ["psycopg", "psycopg async", "asyncpg", "sqlalchemy psycopg2", "sqlalchemy async asyncpg", "django"]
 )
-def test_a_handle_that_no_driver_knows_is_refused_with_the_next_step(handle, word):
-    with pytest.raises(postrow.UnsupportedHandleError) as caught:
-        postrow.enqueue(handle, "q", 1)
-    assert word in caught.value.hint
+async def test_a_hundred_thousand_messages_are_one_transaction(family, handles, committed, monitor, monkeypatch):
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+    tx = handles[family](committed)
+    await tx.open()
+    try:
+        sent = await tx.call(postrow.enqueue_many, "q", ({"n": n} for n in range(100_000)))
+        assert len({one.id for one in sent}) == 100_000
+        assert monitor.execute("select count(*) from postrow.message").fetchone() == (0,)
+        await tx.commit()
+    finally:
+        await tx.close()
+    found = monitor.execute("select id from postrow.message order by (payload->>'n')::int").fetchall()
+    assert [id_ for (id_,) in found] == [one.id for one in sent]

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Iterable
 from contextlib import nullcontext
 from itertools import chain, islice
-from typing import Any, LiteralString, NoReturn, TypeVar
+from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
@@ -19,23 +19,13 @@ from psycopg.types.numeric import IntLoader
 from psycopg.types.string import TextLoader
 from psycopg.types.uuid import UUIDLoader
 
-from postrow.errors import (
-    AbortedTransactionError,
-    NotInTransactionError,
-    SerializationError,
-    UnsupportedHandleError,
-    from_sqlstate,
-)
+from postrow.drivers.refusals import aborted, in_autocommit, no_handle, translate
+from postrow.errors import NotInTransactionError
 from postrow.ops import Op
 
 T = TypeVar("T")
 Sync = psycopg.Connection[Any]
 Async = psycopg.AsyncConnection[Any]
-
-AUTOCOMMIT = (
-    "this connection is in autocommit mode, so the message would not be part of your transaction.",
-    "Open one (with conn.transaction():) or use app.send(...), which opens its own.",
-)
 
 
 def run(handle: Any, op: Op[T]) -> T | Awaitable[T]:
@@ -96,20 +86,6 @@ async def execute_async(conn: Async, op: Op[T], *, binary: bool = False) -> T:
             return op.read(await cursor.fetchall())
     except psycopg.Error as error:
         translate(error)
-
-
-class _SerializationFailureError(SerializationError, psycopg.errors.SerializationFailure):  # type: ignore[misc]  # one value
-    """Ours, and psycopg's: the loop that runs the caller's transaction again may be written for either."""
-
-
-def translate(error: psycopg.Error) -> NoReturn:
-    """Raise our exception for an error of the database, or the error itself."""
-    ours = from_sqlstate(error.sqlstate, error.diag.message_primary or str(error), error.diag.message_hint)
-    if ours is None:
-        raise error
-    if isinstance(ours, SerializationError):
-        ours = _SerializationFailureError(ours.message, hint=ours.hint)
-    raise ours from error
 
 
 async def _run_async(conn: Async, op: Op[T]) -> T:
@@ -232,7 +208,7 @@ def _connection(handle: Any) -> Sync | Async:
         instead = "cursor.connection"
     elif "Pool" in kind:
         instead = "a connection of it (with pool.connection() as conn:)"
-    raise UnsupportedHandleError(f"psycopg's {kind} is not a connection", hint=f"Pass {instead} instead.")
+    raise no_handle("psycopg", handle, f"{instead} instead")
 
 
 def _check_sync(conn: Sync) -> None:
@@ -263,14 +239,11 @@ def _queued(conn: Sync | Async) -> bool:
 def _check(conn: Sync | Async) -> None:
     status = conn.info.transaction_status
     if status == TransactionStatus.INERROR:
-        raise AbortedTransactionError(
-            "this transaction has failed already, and nothing can be added to it.",
-            hint="Roll it back (or to a savepoint), then run it again.",
-        )
+        raise aborted("this transaction")
     if not conn.autocommit:
         return
     if status == TransactionStatus.IDLE:
-        raise NotInTransactionError(AUTOCOMMIT[0], hint=AUTOCOMMIT[1])
+        raise in_autocommit("this connection", "Open one (with conn.transaction():)")
     if status == TransactionStatus.ACTIVE:  # another thread or task uses it, so whose transaction it will be is unknown
         raise NotInTransactionError(
             "this connection is in autocommit mode and busy with another statement.",
