@@ -20,10 +20,7 @@ from postrow.ops import claims, look, produce
 from postrow.ops.produce import ManyOptions, Options
 
 if TYPE_CHECKING:
-    import psycopg
-
-    SyncHandle = psycopg.Connection[Any] | psycopg.Transaction
-    AsyncHandle = psycopg.AsyncConnection[Any] | psycopg.AsyncTransaction
+    from postrow.drivers.handles import AsyncHandle, SyncHandle
 
 
 MONTH = timedelta(days=30)

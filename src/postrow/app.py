@@ -23,7 +23,7 @@ from postrow.ops.produce import ManyOptions, Options
 from postrow.payload import Codec
 
 if TYPE_CHECKING:
-    from postrow.api import AsyncHandle, SyncHandle
+    from postrow.drivers.handles import AsyncHandle, SyncHandle
     from postrow.drivers.sender import Sender
 
 T = TypeVar("T")

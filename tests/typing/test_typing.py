@@ -1,7 +1,9 @@
 """What mypy says to users' code: each snippet is accepted, but for the lines that name the error they expect."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,12 @@ def expected():
             if found := re.search(r"# R: (.+)$", line):
                 types[path.name, number] = found[1]
     return errors, types
+
+
+def plain(text):
+    """A type as the snippets write it, from how mypy or pyright writes it."""
+    text = re.sub(r"tuple\[uuid\.UUID, bool, fallback=postrow\.models\.Enqueued\]", "Enqueued", text)
+    return re.sub(r"\b(?:postrow\.models|builtins|psycopg\.connection(?:_async)?)\.", "", text)
 
 
 def test_mypy_accepts_and_refuses_what_the_snippets_say(tmp_path):
@@ -47,9 +55,34 @@ def test_mypy_accepts_and_refuses_what_the_snippets_say(tmp_path):
         elif found[3] == "error":
             errors.add((found[1], int(found[2]), found[5]))
         elif revealed := re.match(r'Revealed type is "(.*)"', found[4]):
-            types[found[1], int(found[2])] = revealed[1].replace("postrow.models.", "").replace("builtins.", "")
+            types[found[1], int(found[2])] = plain(revealed[1])
     wanted_errors, wanted_types = expected()
     assert errors == wanted_errors, ended.stdout + ended.stderr
     assert types == wanted_types, ended.stdout
     assert wanted_errors
     assert wanted_types
+
+
+def test_pyright_accepts_and_refuses_what_the_snippets_say(tmp_path):
+    """The same lines and types; its names of errors are others."""
+    root = Path(__file__).parents[2]
+    for path in SNIPPETS.glob("*.py"):  # it reads what is below its configuration
+        shutil.copy(path, tmp_path)
+    config = {"extraPaths": [str(root / "src")], "pythonVersion": "3.11"}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(config), encoding="utf-8")
+    ended = subprocess.run(
+        [sys.executable, "-m", "pyright", "--outputjson", "--project", tmp_path, "--pythonpath", sys.executable],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    errors, types = set(), {}
+    for found in json.loads(ended.stdout)["generalDiagnostics"]:
+        place = Path(found["file"]).name, found["range"]["start"]["line"] + 1
+        if found["severity"] == "error":
+            errors.add(place)
+        elif revealed := re.search(r'Type of ".*" is "(.*)"', found["message"], re.DOTALL):
+            types[place] = plain(revealed[1])
+    wanted_errors, wanted_types = expected()
+    assert errors == {(name, line) for name, line, _ in wanted_errors}, ended.stdout
+    assert types == wanted_types, ended.stdout
