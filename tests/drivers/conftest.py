@@ -2,21 +2,24 @@
 
 import asyncio
 import inspect
-from contextlib import asynccontextmanager, contextmanager
+import itertools
+import re
+from collections import defaultdict
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import asyncpg
 import psycopg
 import psycopg2
 import psycopg_pool
 import pytest
+import pytest_asyncio
 import sqlalchemy as sa
 import sqlmodel
 from psycopg.rows import dict_row
 from psycopg.types.string import TextLoader
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
-
-import postrow
 
 ODD_TYPES = ("uuid", "bool", "int4", "int8", "text", "json", "jsonb", "timestamptz", "interval")
 
@@ -66,6 +69,15 @@ class Handle:
 
     async def close(self):
         await done(self.handle.close())
+
+    async def reset(self):
+        """As after `open`, for the next test; whether that went well."""
+        try:
+            await self.rollback()
+            await self.begin()
+        except Exception:
+            return False
+        return not getattr(self.handle, "closed", False)
 
     def savepoint(self):
         """A block inside of the transaction, rolled back if it raises."""
@@ -121,8 +133,6 @@ class PsycopgPool(Psycopg):
         self._odd(odd)
 
     async def close(self):
-        if not self.handle.closed:
-            await self.rollback()
         await done(self.pool.putconn(self.handle))
         await done(self.pool.close())
 
@@ -136,6 +146,7 @@ class Asyncpg(Handle):
     error = (asyncpg.PostgresError, asyncpg.InterfaceError)
     serialization = asyncpg.exceptions.SerializationError
     is_async = True
+    transaction = None
 
     async def open(self, *, autocommit=False, odd=False):
         self.handle = await asyncpg.connect(self.dsn, record_class=OddRecord if odd else asyncpg.Record)
@@ -152,6 +163,14 @@ class Asyncpg(Handle):
     async def begin(self):
         self.transaction = self.handle.transaction()
         await self.transaction.start()
+
+    async def reset(self):
+        if self.handle.is_closed():
+            return False
+        await self.handle.reset()  # ends the transaction, too
+        if self.transaction is not None:
+            await self.begin()
+        return True
 
     async def commit(self):
         await self.transaction.commit()
@@ -226,7 +245,7 @@ class Core(Handle):
 
 
 def odd_psycopg(conn, _record):
-    for name in ("uuid", "bool", "timestamptz", "json", "jsonb"):  # SQLAlchemy itself reads int and text
+    for name in ("uuid", "bool", "json", "jsonb"):  # SQLAlchemy and Django need the others themselves
         conn.adapters.register_loader(name, TextLoader)
 
 
@@ -345,6 +364,8 @@ class Django(Handle):
 
     async def open(self, *, autocommit=False, odd=False):
         connections = django_connections(self.dsn)
+        self.atomic = None
+        self.begun = not autocommit
         self.alias = self._alias(connections)
         self.handle = self._of(connections)
         if odd:
@@ -382,6 +403,13 @@ class Django(Handle):
     async def rollback(self):
         self.handle.set_rollback(True)
         await self.commit()
+
+    async def reset(self):
+        if self.atomic is not None:
+            await self.rollback()
+        if self.begun:
+            await self.begin()
+        return True
 
     async def close(self):
         self.handle.in_atomic_block = False
@@ -424,52 +452,91 @@ HANDLES = {
     "django": Django,
     "django wrapper": DjangoWrapper,
 }
-FAMILIES = ("psycopg", "psycopg async", "asyncpg", "sqlalchemy psycopg2", "sqlalchemy async asyncpg", "django")
+# One of each way that a statement goes: tests of what is the driver's own and not the handle's run on these.
+FAMILIES = (
+    "psycopg",
+    "psycopg async",
+    "asyncpg",
+    "sqlalchemy psycopg2",
+    "sqlalchemy session psycopg",
+    "sqlalchemy async session asyncpg",
+    "django",
+)
 
 
-@pytest.fixture(params=HANDLES.values(), ids=HANDLES)
-def handle_class(request):
-    return request.param
+def pytest_generate_tests(metafunc):
+    if "handle_class" in metafunc.fixturenames:
+        names = FAMILIES if metafunc.definition.get_closest_marker("families") else HANDLES
+        metafunc.parametrize("handle_class", [HANDLES[name] for name in names], ids=names, scope="module")
 
 
-@pytest.fixture
-async def connect(handle_class, committed, monkeypatch):
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def spare():
+    """Handles that tests have left, to be used again: connecting is most of a test's time."""
+    kept = defaultdict(list)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")  # all tests are coroutines
+        yield kept
+        for one in itertools.chain(*kept.values()):
+            await one.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def connect(handle_class, committed, spare):
     """Makes handles of the class on the shared database."""
-    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")  # all tests are coroutines
     made = []
 
     async def make(**options):
-        made.append(handle_class(committed))
-        await made[-1].open(**options)
-        return made[-1]
+        key = (handle_class, *sorted(options.items()))
+        one = spare[key].pop() if spare[key] else handle_class(committed)
+        made.append((key, one))
+        if one.handle is None:
+            await one.open(**options)
+        return one
 
     yield make
-    for one in made:
-        await one.close()
+    for key, one in made:
+        if await one.reset():
+            spare[key].append(one)
+        else:
+            await one.close()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def tx(connect):
     """A handle in a transaction, or one that begins it with its first statement."""
     return await connect()
 
 
-@pytest.fixture
-def stored(committed):
-    """The payloads that are in a queue, as another session sees them."""
-    with psycopg.connect(committed, autocommit=True) as monitor:
-
-        def payloads(queue="q"):
-            found = monitor.execute("select payload from postrow.message where queue = %s order by payload", [queue])
-            return [row[0] for row in found]
-
-        yield payloads
-
-
-@pytest.fixture
-def monitor(committed):
-    with psycopg.connect(committed, autocommit=True) as conn:
+@pytest.fixture(scope="session")
+def _monitor(shared_dsn):
+    with psycopg.connect(shared_dsn, autocommit=True) as conn:
         yield conn
+
+
+@pytest.fixture
+def monitor(_monitor, committed):
+    """Another session, in autocommit mode."""
+    return _monitor
+
+
+@pytest.fixture
+def committed(shared_dsn, _monitor):
+    """The shared DSN; what a test left is deleted at its end."""
+    yield shared_dsn
+    for table in ("message", "history", "dead_letter", "seen", "consumer", "worker"):
+        _monitor.execute(f"delete from postrow.{table}")
+
+
+@pytest.fixture
+def stored(monitor):
+    """The payloads that are in a queue, as another session sees them."""
+
+    def payloads(queue="q"):
+        found = monitor.execute("select payload from postrow.message where queue = %s order by payload", [queue])
+        return [row[0] for row in found]
+
+    return payloads
 
 
 @pytest.fixture(name="done")
@@ -502,13 +569,26 @@ def wait_blocked(monitor):
     async def wait(pid):
         statement = "select 1 from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
         async with asyncio.timeout(20):
-            while not monitor.execute(statement, [pid]).fetchone():
+            while not monitor.execute(statement, [pid]).fetchone():  # noqa: ASYNC110  # of another process
                 await asyncio.sleep(0.005)
 
     return wait
 
 
 @pytest.fixture
-def handle_statements(server):
-    """The first words of the statements that a handle's session sends, by the server's own log."""
-    pytest.skip("to do")
+def handle_statements(monitor):
+    """Collects the first words of the statements that a handle sends, from the server's log."""
+
+    @asynccontextmanager
+    async def collecting(tx):
+        data = Path(monitor.execute("show data_directory").fetchone()[0])
+        log = data.with_name(f"{data.name}.postrow") / "server.log"
+        await tx.rows("set local log_statement = 'all'")
+        start = log.stat().st_size
+        found = []
+        yield found
+        await tx.rows("set local log_statement = 'none'")
+        text = log.read_bytes()[start:].decode(errors="replace")
+        found += [word.lower() for word in re.findall(r"LOG:  (?:statement|execute [^:]*): \s*(\w+)", text)][:-1]
+
+    return collecting

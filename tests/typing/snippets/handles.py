@@ -24,7 +24,7 @@ def sqlalchemy(conn: Connection, session: Session, own: OwnSession, scoped: scop
     reveal_type(postrow.enqueue(scoped, "q", 1))  # R: Enqueued
     reveal_type(postrow.once(session, "k"))  # R: bool
     with session.begin():
-        postrow.enqueue_many(session, "q", [1], dedup_key=lambda payload: str(payload))
+        postrow.enqueue_many(session, "q", [1], dedup_key=str)
     with sessionmaker(create_engine("postgresql://")).begin() as made:
         reveal_type(postrow.depth(made, "q"))  # R: int
 
