@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+from handles import compare
 
 import postrow
 from postrow import migrate
@@ -242,7 +243,13 @@ def held(server, backlog=100_000, rate=2_000, seconds=120):
     return {"claims under a held snapshot, second minute / before": statistics.median(after) / before}
 
 
-WORKLOADS = {"drain": drain, "bulk": bulk, "latency": latency, "scheduled": scheduled, "held": held}
+def handles(server, **numbers):
+    """Every handle that a driver knows, against psycopg's connection."""
+    with database(server) as dsn:
+        return compare(dsn, PAYLOAD, **numbers)
+
+
+WORKLOADS = {"drain": drain, "bulk": bulk, "latency": latency, "scheduled": scheduled, "held": held, "handles": handles}
 ONCE = {"held", "scheduled"}  # minutes long: they compare within themselves
 
 
@@ -255,6 +262,7 @@ def main():
     options = parser.parse_args()
     names = options.workloads or list(WORKLOADS)
     small = {"drain": {"count": 2000}, "latency": {"seconds": 1}, "scheduled": {"count": 2000, "tomorrow": 1000}}
+    small["handles"] = {"singles": 5, "many": 100}
     small["held"] = {"backlog": 1000, "rate": 200, "seconds": 4}
     results = {}
     with Server(bin_dir=options.bin, settings={"shared_buffers": "256MB", "max_wal_size": "4GB"}) as server:

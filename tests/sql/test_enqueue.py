@@ -172,10 +172,6 @@ def test_what_is_not_built_is_refused_as_not_yet(pg, options):
     assert pg.refused("enqueue_many", queue="q", messages=[{"payload": 1}], **options).sqlstate == "PW004"
 
 
-def test_publish_is_not_built_yet(pg):
-    assert pg.refused("publish", topic="order.paid", payload=1).sqlstate == "PW004"
-
-
 def test_a_subject_of_200_characters_counts_characters_not_bytes(pg):
     subject = "é" * 200
 

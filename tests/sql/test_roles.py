@@ -16,6 +16,9 @@ PUBLIC_API = {  # function: (roles, a call of it)
     "enqueue_many": ({PRODUCER, WORKER, ADMIN}, {"queue": "q", "messages": [{"payload": 1, "id": str(ID)}]}),
     "enqueue_lines": ({PRODUCER, WORKER, ADMIN}, {"queue": "q", "payloads": "1"}),
     "publish": ({PRODUCER, WORKER, ADMIN}, {"topic": "t", "payload": 1}),
+    "subscribe": ({WORKER, ADMIN}, {"pattern": "t.#", "queue": "q"}),
+    "unsubscribe": ({ADMIN}, {"pattern": "t.#", "queue": "q"}),
+    "subscriptions": ({WORKER, ADMIN, READER}, {"topic": "t"}),
     "once": ({PRODUCER, WORKER, ADMIN}, {"key": "k"}),
     "claim": ({WORKER, ADMIN}, {"queue": "q", "limit": 5, "worker": "w1"}),
     "claim_lanes": (
@@ -52,7 +55,10 @@ PUBLIC_API = {  # function: (roles, a call of it)
     "clock": (set(ROLES), {}),
     "schema_version": (set(ROLES), {}),
 }
-TABLES = ("message", "history", "dead_letter", "seen", "consumer", "worker", "setting", "migration", "function_file")
+TABLES = (
+    *("message", "history", "dead_letter", "seen", "subscription", "consumer"),
+    *("worker", "setting", "migration", "function_file"),
+)
 DONE = {"00000", "PW004", "PW009"}  # allowed; and not built yet, or no such dead letter
 READS_NO_TABLE = {"clock", "schema_version"}
 READS_AS_THE_CALLER = {"consumer_of", "setting"}  # for roles that may read the tables

@@ -3,6 +3,7 @@
 -- a caller's `id` it inserts the id's row in postrow.seen first (kept until 7 days after it is due), and a second
 -- enqueue of the id for the same queue is the same message: its id, with deduplicated = true. So does a `dedup_key`, by
 -- the rule that take_key has, which locks the row of the message that stands for this one.
+-- `parent_id` and `hops`: the message whose handler enqueues this one, and how many published ones led to it.
 -- `priority` is an int since `priority => 5` would not find a smallint.
 -- Raises PW002 (name), PW003 (value), PW004 (not yet), PW006 (id of another queue), 40001.
 create or replace function postrow.enqueue(
@@ -11,7 +12,7 @@ create or replace function postrow.enqueue(
     target text default null, target_for interval default null, subject text default null,
     group_key text default null, dedup_key text default null, dedup_for interval default null,
     dedup_while text default null, expires_at timestamptz default null, headers jsonb default null,
-    inout id uuid default null, out deduplicated boolean
+    inout id uuid default null, parent_id uuid default null, hops int default 0, out deduplicated boolean
 )
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -44,9 +45,9 @@ begin
         return;
     end if;
     insert into postrow.message (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by,
-        available_at, max_attempts, target, target_until, subject, dedup_key, expires_at)
+        available_at, max_attempts, target, target_until, subject, dedup_key, expires_at, parent_id, hops)
     values (tenant, id, queue, priority, payload, headers, v_now, postrow.caller(),
-        v_due, max_attempts, target, v_due + target_for, subject, dedup_key, expires_at);
+        v_due, max_attempts, target, v_due + target_for, subject, dedup_key, expires_at, parent_id, hops);
     perform postrow.tap(queue, tenant);
 end
 $$
@@ -141,7 +142,8 @@ create or replace function postrow.enqueue_many(
     delay interval default null, available_at timestamptz default null, max_attempts int default null,
     target text default null, target_for interval default null, subject text default null,
     group_key text default null, dedup_key text default null, dedup_for interval default null,
-    dedup_while text default null, expires_at timestamptz default null, headers jsonb default null
+    dedup_while text default null, expires_at timestamptz default null, headers jsonb default null,
+    parent_id uuid default null, hops int default 0
 ) returns table (n int, id uuid, deduplicated boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
 as $$
@@ -227,11 +229,11 @@ begin
                 subject text, dedup_key text, expires_at timestamptz, headers jsonb)
     ), put as (
         insert into postrow.message (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by,
-            available_at, max_attempts, target, target_until, subject, dedup_key, expires_at)
+            available_at, max_attempts, target, target_until, subject, dedup_key, expires_at, parent_id, hops)
         select p.tenant, p.new_id, enqueue_many.queue, p.priority, p.payload, p.headers, p.stamp, v_by,
             greatest(coalesce(p.available_at, p.stamp + p.delay), p.stamp), p.max_attempts, p.target,
             greatest(coalesce(p.available_at, p.stamp + p.delay), p.stamp) + p.target_for,
-            p.subject, p.dedup_key, p.expires_at
+            p.subject, p.dedup_key, p.expires_at, enqueue_many.parent_id, enqueue_many.hops
         from parsed p where p.stands is null
     ), tapped as materialized (
         select count(postrow.tap(enqueue_many.queue, t.tenant)) as taps
@@ -250,7 +252,8 @@ create or replace function postrow.enqueue_lines(
     queue text, payloads text, tenant text default 'default', priority int default 0,
     delay interval default null, available_at timestamptz default null, max_attempts int default null,
     target text default null, target_for interval default null, subject text default null,
-    group_key text default null, expires_at timestamptz default null, headers jsonb default null
+    group_key text default null, expires_at timestamptz default null, headers jsonb default null,
+    parent_id uuid default null, hops int default 0
 ) returns table (n int, id uuid, deduplicated boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
 as $$
@@ -271,11 +274,11 @@ begin
         payloads := rtrim(payloads, E'\r\n');  -- a file ends with a line feed; rtrim alone takes a tenth of the time
     end if;
     insert into postrow.message (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by,
-        available_at, max_attempts, target, target_until, subject, expires_at)
+        available_at, max_attempts, target, target_until, subject, expires_at, parent_id, hops)
     select enqueue_lines.tenant, postrow.uuid7_at(v_us + l.n, v_random), enqueue_lines.queue,
         enqueue_lines.priority, l.line::jsonb, enqueue_lines.headers, l.stamp, v_by, l.due,
         enqueue_lines.max_attempts, enqueue_lines.target, l.due + enqueue_lines.target_for,
-        enqueue_lines.subject, enqueue_lines.expires_at
+        enqueue_lines.subject, enqueue_lines.expires_at, enqueue_lines.parent_id, enqueue_lines.hops
     from (
         select p.line, p.n, s.stamp,
             greatest(coalesce(enqueue_lines.available_at, s.stamp + enqueue_lines.delay), s.stamp) as due

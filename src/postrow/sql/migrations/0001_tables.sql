@@ -26,7 +26,7 @@ create table postrow.setting (
 )
 
 -- next
-insert into postrow.setting (name, value) values ('history_days', '7')
+insert into postrow.setting (name, value) values ('history_days', '7'), ('max_hops', '8')
 
 -- next
 -- Unfinished messages, and only those. Fixed-width columns first: no padding between them.
@@ -195,6 +195,17 @@ create table postrow.seen (
 -- next
 -- sweep (seen).
 create index seen_until on postrow.seen (until)
+
+-- next
+-- What is published to a topic that fits the pattern goes to the queue, too. Read by every publish: few rows.
+create table postrow.subscription (
+    tenant         text collate "C" not null,
+    pattern        text collate "C" not null,
+    queue          text collate "C" not null,
+    registered_by  text not null,
+    registered_at  timestamptz not null,
+    primary key (tenant, pattern, queue)
+)
 
 -- next
 -- What handles a queue, one for each (tenant or '*' for all, queue), and how it is retried.
