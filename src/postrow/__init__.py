@@ -1,6 +1,6 @@
 """A durable queue that is a table in the Postgres your application already has."""
 
-from postrow.api import ack, depth, depth_pending, enqueue, enqueue_many, once
+from postrow.api import ack, depth, depth_pending, enqueue, enqueue_many, once, publish
 from postrow.app import App, Queue
 from postrow.errors import (
     AbortedTransactionError,
@@ -34,6 +34,7 @@ from postrow.models import (
     Failure,
     Linear,
     Message,
+    Published,
     Retry,
     RetryPolicy,
     Snooze,
@@ -68,6 +69,7 @@ __all__ = [
     "PayloadUnicodeError",
     "PostrowError",
     "PrivilegeError",
+    "Published",
     "Queue",
     "Retry",
     "RetryPolicy",
@@ -82,4 +84,5 @@ __all__ = [
     "enqueue",
     "enqueue_many",
     "once",
+    "publish",
 ]

@@ -15,9 +15,9 @@ from uuid import UUID
 from postrow import drivers
 from postrow import payload as payloads
 from postrow.durations import Duration
-from postrow.models import Enqueued, Message
-from postrow.ops import claims, look, produce
-from postrow.ops.produce import ManyOptions, Options
+from postrow.models import Enqueued, Message, Published
+from postrow.ops import claims, look, produce, topics
+from postrow.ops.produce import ManyOptions, Options, PublishOptions
 
 if TYPE_CHECKING:
     from postrow.drivers.handles import AsyncHandle, SyncHandle
@@ -85,6 +85,42 @@ def enqueue_many(
     """
     ops = produce.enqueue_many(queue, produce.batches(payloads_, PLAIN, options), options)
     return drivers.run_all(tx, ops, ahead=isinstance(payloads_, list | tuple))
+
+
+@overload
+def publish(
+    tx: SyncHandle, topic: str, payload: object, *, id: UUID | None = None, **options: Unpack[PublishOptions]
+) -> Published: ...
+@overload
+def publish(
+    tx: AsyncHandle, topic: str, payload: object, *, id: UUID | None = None, **options: Unpack[PublishOptions]
+) -> Awaitable[Published]: ...
+def publish(
+    tx: Any,
+    topic: str,
+    payload: object,
+    *,
+    id: UUID | None = None,  # noqa: A002  # the word of the SQL function
+    **options: Unpack[PublishOptions],
+) -> Published | Awaitable[Published]:
+    """Publish to a topic, as part of the caller's transaction: a message for each queue that is subscribed to it.
+
+    Each has its own attempts and its own end. Nobody subscribed: it is recorded in the history, and a warning is logged
+    once for each topic. In a handler the messages carry one hop more than the handled one; over the setting max_hops
+    (8) they are dead letters.
+
+    Args:
+        tx: the caller's transaction, as for `enqueue`.
+        topic: segments of A-Z a-z 0-9 _ : - with dots between them, such as "order.paid".
+        payload: as for `enqueue`. The types of the queues are not checked here, but by their handlers.
+        id: the caller's id. Published again it is the same messages.
+        options: `tenant`, `priority`, `delay`, `available_at`, `max_attempts`, `subject`, `expires_at`, `headers`, for
+            all of the messages, as for `enqueue`.
+
+    Returns:
+        `Published(topic, messages)`: an `Enqueued` for each queue; `delivered` is their number.
+    """
+    return drivers.run(tx, topics.publish(topic, payloads.encode(payload), options, id_=id))
 
 
 @overload

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack, overload
 from uuid import UUID
 from weakref import WeakSet
 
@@ -52,6 +52,14 @@ class Consumer:
         """An async handler runs as a task of the event loop, a sync one in a thread."""
         call = type(self.handler).__call__  # of an object whose class has an async __call__
         return inspect.iscoroutinefunction(self.handler) or inspect.iscoroutinefunction(call)
+
+
+class Subscribed(NamedTuple):
+    """What `App.subscribe` was told: topics that fit the pattern go to the queue, of one tenant or of all ("*")."""
+
+    pattern: str
+    queue: str
+    tenant: str
 
 
 class Queue(Generic[T]):
@@ -208,6 +216,7 @@ class App:
         self._sender: Sender | None = None
         self.queues: dict[str, Queue[Any]] = {}
         self.consumers: dict[tuple[str, str], Consumer] = {}
+        self.subscriptions: list[Subscribed] = []
         _apps.add(self)
 
     @property
@@ -259,6 +268,28 @@ class App:
                 hint="One consumer for a queue; replicas are more workers of the same handler.",
             )
         self.consumers[key] = consumer
+
+    def subscribe(
+        self, pattern: str, *, queue: Queue[Any] | str, tenant: str = "*"
+    ) -> Callable[[Callable[[Message[Any]], R]], Callable[[Message[Any]], R]]:
+        """Route what is published to a topic that fits the pattern to a queue; workers register it when they start.
+
+        As a decorator it makes the function the queue's handler, with the defaults of `Queue.consumer`; stacked on top
+        of that one it takes the handler as it is. Called alone it only routes.
+
+        Args:
+            pattern: a topic, such as "order.paid"; a segment may be `*`, one segment, or `#`, any number of them.
+            queue: where to, by name or as a `Queue`.
+            tenant: the one tenant whose messages it routes, or all.
+        """
+        target = queue if isinstance(queue, Queue) else self.queue(queue)
+        self.subscriptions.append(Subscribed(text("pattern", pattern), target.name, text("tenant", tenant)))
+
+        def register(function: Callable[[Message[Any]], R]) -> Callable[[Message[Any]], R]:
+            own = any(c.handler is function and c.queue is target for c in self.consumers.values())
+            return function if own else target.consumer()(function)
+
+        return register
 
     def send(
         self,

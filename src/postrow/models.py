@@ -36,6 +36,19 @@ class Enqueued(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Published:
+    """The answer to a publish: the message in each queue that is subscribed, by the queue's name."""
+
+    topic: str
+    messages: Mapping[str, Enqueued]
+
+    @property
+    def delivered(self) -> int:
+        """How many queues it went to; 0: nobody subscribes, and it is only recorded."""
+        return len(self.messages)
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """One failed attempt as it is recorded on the message: texts are cut to 100, 800 and 800 bytes."""
 

@@ -86,7 +86,8 @@ def test_every_field_of_a_public_value_is_in_the_api_reference(cls, docs):
 
 
 def test_every_option_of_a_message_is_in_the_api_reference(docs):
-    documented = {docs.code(row[0])[0] for row in docs.rows(docs.page(API).sections("###")["enqueue"])}
+    rows = docs.rows(docs.page(API).sections("###")["enqueue"])
+    documented = {names[0] for row in rows if (names := docs.code(row[0]))}  # the table of handles has none
     assert documented == {"id", *Options.__annotations__}
 
 

@@ -9,7 +9,21 @@ from typing import Annotated
 
 import typer
 
-from postrow.cli import consumer, dead, demo, dev, enqueue, migrate, peek, show, status, sweep, version, worker
+from postrow.cli import (
+    consumer,
+    dead,
+    demo,
+    dev,
+    enqueue,
+    migrate,
+    peek,
+    show,
+    status,
+    subscription,
+    sweep,
+    version,
+    worker,
+)
 from postrow.cli.failure import BROKEN_PIPE, EPILOG, INTERRUPTED, end_of, quiet_stdout
 
 DEBUG_VARIABLE = "POSTROW_DEBUG"
@@ -26,7 +40,7 @@ program = typer.Typer(
 )
 
 # In the order of the help: start, look, work by hand, decide, keep house. A module is a command: it has `register`.
-for _module in (demo, dev, migrate, worker, status, show, peek, enqueue, dead, consumer, sweep, version):
+for _module in (demo, dev, migrate, worker, status, show, peek, enqueue, dead, consumer, subscription, sweep, version):
     _module.register(program)
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast
 from uuid import UUID
 
 from postrow import payload as payloads
 from postrow.durations import Duration, duration, moment, name, optional_duration, text, whole
 from postrow.errors import BadArgumentError
 from postrow.models import Enqueued
+from postrow.ops import lineage
 from postrow.ops.op import Op, Row, single
 from postrow.payload import Codec
 
@@ -25,14 +26,14 @@ select id, deduplicated from postrow.enqueue($1::text, $2::text::jsonb, tenant =
     priority => $4::int, delay => $5::interval, available_at => $6::timestamptz, max_attempts => $7::int,
     target => $8::text, target_for => $9::interval, subject => $10::text, expires_at => $11::timestamptz,
     headers => $12::text::jsonb, id => $13::uuid, dedup_key => $14::text, dedup_for => $15::interval,
-    dedup_while => $16::text)
+    dedup_while => $16::text, parent_id => $17::uuid, hops => $18::int)
 """
 
 ENQUEUE_LINES = """
 select id, deduplicated from postrow.enqueue_lines($1::text, $2::text, tenant => $3::text,
     priority => $4::int, delay => $5::interval, available_at => $6::timestamptz, max_attempts => $7::int,
     target => $8::text, target_for => $9::interval, subject => $10::text, expires_at => $11::timestamptz,
-    headers => $12::text::jsonb) order by n
+    headers => $12::text::jsonb, parent_id => $13::uuid, hops => $14::int) order by n
 """
 
 # the same, for messages that have a key of their own: the list is JSON
@@ -40,7 +41,8 @@ ENQUEUE_KEYED = """
 select id, deduplicated from postrow.enqueue_many($1::text, $2::text::jsonb, tenant => $3::text,
     priority => $4::int, delay => $5::interval, available_at => $6::timestamptz, max_attempts => $7::int,
     target => $8::text, target_for => $9::interval, subject => $10::text, expires_at => $11::timestamptz,
-    headers => $12::text::jsonb, dedup_for => $13::interval, dedup_while => $14::text) order by n
+    headers => $12::text::jsonb, parent_id => $13::uuid, hops => $14::int, dedup_for => $15::interval,
+    dedup_while => $16::text) order by n
 """
 
 CHUNK_MESSAGES = 2_000  # a statement holds so many messages at most ...
@@ -53,19 +55,24 @@ DedupWhile = Literal["waiting", "alive"]
 """How long a key stands for its message: until that is claimed, or until it is finished."""
 
 
-class Shared(TypedDict, total=False):
-    """The options that one message has, and many can have in common."""
+class PublishOptions(TypedDict, total=False):
+    """The options of all messages that one publish makes."""
 
     tenant: str
     priority: int
     delay: Duration | None
     available_at: datetime | None
     max_attempts: int | None
-    target: str | None
-    target_for: Duration | None
     subject: str | None
     expires_at: datetime | None
     headers: Mapping[str, Any] | None
+
+
+class Shared(PublishOptions, total=False):
+    """The options that one message has, and many can have in common."""
+
+    target: str | None
+    target_for: Duration | None
     dedup_for: Duration | None
     dedup_while: DedupWhile | None
 
@@ -82,6 +89,9 @@ class ManyOptions(Shared, total=False):
     dedup_key: Callable[[Any], str | None] | None
 
 
+ALL = tuple(Options.__annotations__)  # of all its bases, too
+
+
 def _read(rows: Sequence[Row]) -> list[Enqueued]:
     return list(map(Enqueued._make, rows))
 
@@ -90,16 +100,23 @@ def _read_one(rows: Sequence[Row]) -> Enqueued:
     return _read(rows)[0]
 
 
-def _option_values(options: Options | ManyOptions | Shared) -> tuple[object, ...]:
-    """The values of the options that one message and many share, but for those of deduplication."""
-    known = Options.__annotations__  # of all its bases, too
+def shared_values(
+    options: Options | ManyOptions | Shared | PublishOptions, *, known: Collection[str] = ALL
+) -> tuple[object, ...]:
+    """The values of the options that one message and many share, but for those of deduplication.
+
+    Raises:
+        BadArgumentError: an option that is none of `known`, or a value outside its range.
+    """
     unknown = set(options) - set(known)
     if unknown:
         raise BadArgumentError(f"unknown option {', '.join(sorted(unknown))}", hint=f"Options: {', '.join(known)}.")
     headers = options.get("headers")
     if headers is not None and not isinstance(headers, Mapping):
         raise BadArgumentError(f"headers is {headers!r}", hint="Give a mapping of names to JSON values.")
-    max_attempts, target, subject = options.get("max_attempts"), options.get("target"), options.get("subject")
+    max_attempts, subject = options.get("max_attempts"), options.get("subject")
+    own = cast("Shared", options)  # what a publish has not is not there
+    target = own.get("target")
     return (
         name("tenant", options.get("tenant", "default")),
         whole("priority", options.get("priority", 0), least=-32768, most=32767),
@@ -107,7 +124,7 @@ def _option_values(options: Options | ManyOptions | Shared) -> tuple[object, ...
         moment("available_at", options.get("available_at")),
         None if max_attempts is None else whole("max_attempts", max_attempts, least=1),
         None if target is None else name("target", target),
-        optional_duration("target_for", options.get("target_for")),
+        optional_duration("target_for", own.get("target_for")),
         None if subject is None else text("subject", subject),
         moment("expires_at", options.get("expires_at")),
         None if headers is None else payloads.encode(dict(headers), what="headers"),
@@ -122,7 +139,12 @@ def _rule(options: Options | ManyOptions | Shared) -> tuple[object, ...]:
     )
 
 
-def _id(value: UUID | None) -> UUID | None:
+def an_id(value: UUID | None) -> UUID | None:
+    """A caller's own id, or None.
+
+    Raises:
+        BadArgumentError: anything else.
+    """
     if value is not None and not isinstance(value, UUID):
         raise BadArgumentError(f"id is {value!r}", hint="Give a uuid.UUID, or leave it out.")
     return value
@@ -132,7 +154,11 @@ def enqueue(queue: str, payload: str, options: Options, *, id_: UUID | None = No
     """Put one message, its payload JSON text, into a queue."""
     key = options.get("dedup_key")
     keyed = (None if key is None else text("dedup_key", key), *_rule(options))
-    return Op(ENQUEUE, (name("queue", queue), payload, *_option_values(options), _id(id_), *keyed), _read_one)
+    return Op(
+        ENQUEUE,
+        (name("queue", queue), payload, *shared_values(options), an_id(id_), *keyed, *lineage.enqueued()),
+        _read_one,
+    )
 
 
 def new_id() -> UUID:
@@ -157,7 +183,7 @@ def enqueue_many(queue: str, batches: Iterable[Lines], options: ManyOptions | Sh
 
     With a `dedup_key` in the options the batches are those of `keyed`, else JSON texts of payloads.
     """
-    values = (name("queue", queue), *_option_values(options))
+    values = (name("queue", queue), *shared_values(options), *lineage.enqueued())
     keyed = options.get("dedup_key") is not None
     make = partial(_keyed_op, values, _rule(options)) if keyed else partial(_lines_op, values)
     if not keyed and any(_rule(options)):
@@ -246,4 +272,16 @@ def once(key: str, *, scope: str, tenant: str, keep: Duration) -> Op[bool]:
     )
 
 
-__all__ = ["Lines", "ManyOptions", "Options", "batches", "enqueue", "enqueue_many", "new_id", "once"]
+__all__ = [
+    "Lines",
+    "ManyOptions",
+    "Options",
+    "PublishOptions",
+    "an_id",
+    "batches",
+    "enqueue",
+    "enqueue_many",
+    "new_id",
+    "once",
+    "shared_values",
+]

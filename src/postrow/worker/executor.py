@@ -19,6 +19,7 @@ from postrow.app import Consumer
 from postrow.errors import LeaseLostError
 from postrow.errortext import clean_text, describe_error
 from postrow.models import Bury, Claimed, Failure, Message, Retry, Snooze
+from postrow.ops.lineage import Parent, handled
 from postrow.worker.slots import DONE, Outcome, Slot, Slots
 from postrow.worker.threads import Threads
 from postrow.worker.transactions import Transactions
@@ -112,6 +113,7 @@ class Executor:
 
     async def _run(self, slot: Slot, message: Message[Any]) -> None:
         timeout = slot.consumer.timeout
+        handled.set(Parent(message.id, message.hops))  # of this task alone
         try:
             if timeout is None:
                 await slot.consumer.handler(message)
@@ -130,6 +132,7 @@ class Executor:
     def _run_in_thread(self, slot: Slot, message: Message[Any]) -> None:
         if slot.consumer.timeout is not None:
             slot.deadline = time.monotonic() + slot.consumer.timeout.total_seconds()
+        handled.set(Parent(message.id, message.hops))  # of this thread, until its next message
         try:
             outcome = returned(slot.consumer.handler(message))
         except BaseException as error:  # noqa: BLE001  # as above
@@ -164,9 +167,7 @@ class _Happened:
 _HAPPENED = _Happened()
 
 
-def build(
-    slot: Slot, extend: Callable[[Slot, timedelta], Awaitable[None]], transactions: Transactions
-) -> Message[Any]:
+def build(slot: Slot, extend: Callable[[Slot, timedelta], Awaitable[None]], transactions: Transactions) -> Message[Any]:
     """The message as its handler sees it.
 
     Raises:

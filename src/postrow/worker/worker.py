@@ -28,6 +28,7 @@ from postrow.worker.executor import RELEASED, Executor
 from postrow.worker.health import Health, HealthServer
 from postrow.worker.heartbeat import Heartbeat
 from postrow.worker.listener import Listener
+from postrow.worker.registry import present_version, registrations, say_wiring
 from postrow.worker.signals import stopping_on_signals
 from postrow.worker.slots import Slot, Slots
 from postrow.worker.supervisor import Supervisor
@@ -203,12 +204,12 @@ class Worker:
         while True:
             try:
                 async with await database.connect("start") as conn:
-                    present = await _version(conn)
+                    present = await present_version(conn)
                     migrate.verify(present)
                     async with conn.transaction(force_rollback=True):
                         await execute_async(conn, self._sign_of_life())  # refuses a bad name here, not for ever later
-                    for consumer in self.consumers:
-                        await execute_async(conn, _registration(consumer))
+                    for registration in registrations(self._app, self.consumers):
+                        await execute_async(conn, registration)
                 weather.fine("start")
             except DATABASE_ERRORS as error:
                 if isinstance(error, PostrowError) and error.sqlstate not in ("40001", "55P03"):
@@ -236,7 +237,7 @@ class Worker:
             keep("listener", listener.run)
         if self._sweep:
             keep("sweeper", Sweeper(database, weather).run)
-        self._say_wiring()
+        say_wiring(self._app, self.consumers, worker=self.name)
         try:
             await self._stop.wait()
             await self._wind_down(parts)
@@ -347,19 +348,6 @@ class Worker:
             version=_package_version(),
         )
 
-    def _say_wiring(self) -> None:
-        for consumer in self.consumers:
-            log.info(
-                "worker %s: queue %s -> %s%s, concurrency %s, lease %g s, %s attempts",
-                self.name,
-                consumer.queue.name,
-                consumer.name,
-                "" if consumer.tenant == "*" else f" (tenant {consumer.tenant})",
-                consumer.concurrency,
-                consumer.lease.total_seconds(),
-                consumer.max_attempts,
-            )
-
 
 def _consumers(app: App, queues: Sequence[str] | None) -> list[Consumer]:
     if not app.consumers:
@@ -377,25 +365,6 @@ def _consumers(app: App, queues: Sequence[str] | None) -> list[Consumer]:
                 f"the app has no handler for queue {name!r}", hint=f"It has them for: {', '.join(sorted(served))}."
             )
     return [consumer for (name, _), consumer in app.consumers.items() if name in set(queues)]
-
-
-def _registration(consumer: Consumer) -> Op[None]:
-    return fleet.register_consumer(
-        consumer.queue.name,
-        consumer.name,
-        tenant=consumer.tenant,
-        lease=consumer.lease,
-        retry=consumer.retry,
-        max_attempts=consumer.max_attempts,
-        keep_history=consumer.keep_history,
-    )
-
-
-async def _version(conn: psycopg.AsyncConnection[Any]) -> tuple[int, int] | None:
-    try:
-        return await execute_async(conn, fleet.schema_version())
-    except SchemaMismatchError:
-        return None
 
 
 async def _end_tasks() -> None:

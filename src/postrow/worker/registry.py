@@ -1,0 +1,67 @@
+"""What a worker tells the database, and a person, when it starts: its handlers, and what is routed to them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import psycopg
+
+from postrow.app import App, Consumer
+from postrow.drivers.psycopg3 import execute_async
+from postrow.errors import SchemaMismatchError
+from postrow.ops import Op, fleet, topics
+
+log = logging.getLogger("postrow.worker")
+
+
+def registrations(app: App, consumers: Iterable[Consumer]) -> Iterator[Op[Any]]:
+    """Make the handlers the consumers of their queues, and the app's subscriptions known."""
+    for consumer in consumers:
+        yield registration(consumer)
+    for pattern, queue, tenant in app.subscriptions:
+        yield topics.subscribe(pattern, queue, tenant=tenant)
+
+
+def registration(consumer: Consumer) -> Op[None]:
+    """Makes an app's handler the consumer of its queue."""
+    return fleet.register_consumer(
+        consumer.queue.name,
+        consumer.name,
+        tenant=consumer.tenant,
+        lease=consumer.lease,
+        retry=consumer.retry,
+        max_attempts=consumer.max_attempts,
+        keep_history=consumer.keep_history,
+    )
+
+
+async def present_version(conn: psycopg.AsyncConnection[Any]) -> tuple[int, int] | None:
+    """The version of the database's schema; None where there is none."""
+    try:
+        return await execute_async(conn, fleet.schema_version())
+    except SchemaMismatchError:
+        return None
+
+
+def say_wiring(app: App, consumers: Sequence[Consumer], *, worker: str) -> None:
+    """Log what a worker handles, and what is routed to its app's queues."""
+    for consumer in consumers:
+        log.info(
+            "worker %s: queue %s -> %s%s, concurrency %s, lease %g s, %s attempts",
+            worker,
+            consumer.queue.name,
+            consumer.name,
+            "" if consumer.tenant == "*" else f" (tenant {consumer.tenant})",
+            consumer.concurrency,
+            consumer.lease.total_seconds(),
+            consumer.max_attempts,
+        )
+    handled = {consumer.queue.name for consumer in app.consumers.values()}
+    for pattern, queue, tenant in app.subscriptions:
+        whose = "" if tenant == "*" else f" (tenant {tenant})"
+        if queue in handled:
+            log.info("worker %s: topic %s -> queue %s%s", worker, pattern, queue, whose)
+        else:
+            log.warning("topic %s -> queue %s%s, which has no handler in this app", pattern, queue, whose)
