@@ -289,16 +289,20 @@ class AsyncCore(Core):
 
     def engine(self, *, autocommit, odd):
         options = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
-        engine = create_async_engine(self.url(), poolclass=sa.pool.NullPool, **options)
+        self.own_engine = create_async_engine(self.url(), **options)  # a loop's, so not for the whole run
         if odd:
-            self._odd(engine.sync_engine)
-        return engine
+            self._odd(self.own_engine.sync_engine)
+        return self.own_engine
 
     def _odd(self, engine):
         sa.event.listen(engine, "connect", {"psycopg": odd_psycopg, "asyncpg": odd_asyncpg}[self.driver])
 
     async def open(self, **options):
         self.handle = await self.engine(**{"autocommit": False, "odd": False} | options).connect()
+
+    async def close(self):
+        await self.handle.close()
+        await self.own_engine.dispose()
 
 
 def odd_asyncpg(conn, _record):
@@ -331,15 +335,18 @@ class AsyncScoped(AsyncCore):
 
     async def close(self):
         await self.handle.remove()
+        await self.own_engine.dispose()
 
 
 def django_connections(dsn):
     """Django's connections, with one of the alias `shop` for the DSN; a test's settings, if none are configured yet."""
+    import django
     from django.conf import settings
     from django.db import connections
 
     if not settings.configured:
-        settings.configure(DATABASES={})
+        settings.configure(DATABASES={}, LOGGING_CONFIG=None)
+    django.setup()
     parts = psycopg.conninfo.conninfo_to_dict(dsn)
     given = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
     shop = {"ENGINE": "django.db.backends.postgresql"} | {key: parts.get(name, "") for key, name in given.items()}
@@ -363,11 +370,13 @@ class Django(Handle):
         return OperationalError
 
     async def open(self, *, autocommit=False, odd=False):
-        connections = django_connections(self.dsn)
+        self.connections = django_connections(self.dsn)
+        self.alias = f"shop{id(self)}"  # one of this handle's own: a second one of a test is another connection
+        self.connections.settings[self.alias] = self.connections.settings["shop"]
+        self.wrapper = self.connections[self.alias]
+        self.handle = self.make_handle()
         self.atomic = None
         self.begun = not autocommit
-        self.alias = self._alias(connections)
-        self.handle = self._of(connections)
         if odd:
             self.handle.ensure_connection()
             odd_psycopg(self.handle.connection, None)
@@ -376,31 +385,32 @@ class Django(Handle):
         if not autocommit:
             await self.begin()
 
-    def _alias(self, connections):
-        """One of this handle's own: a second one of the same test is another connection."""
-        alias = f"shop{id(self)}"
-        connections.settings[alias] = connections.settings["shop"]
-        return alias
-
-    def _of(self, connections):
+    def make_handle(self):
         from django.utils.connection import ConnectionProxy
 
-        return ConnectionProxy(connections, self.alias)
+        return ConnectionProxy(self.connections, self.alias)
 
-    def _atomic(self):
+    def block(self):
         from django.db.transaction import atomic
 
+        self.enter_task()
         return atomic(using=self.alias)
 
+    def enter_task(self):
+        """Django keeps a connection for each task, and each test, and each setup, is another one."""
+        self.connections[self.alias] = self.wrapper
+
     async def begin(self):
-        self.atomic = self._atomic()
+        self.atomic = self.block()
         self.atomic.__enter__()
 
     async def commit(self):
+        self.enter_task()
         self.atomic.__exit__(None, None, None)
         self.atomic = None
 
     async def rollback(self):
+        self.enter_task()
         self.handle.set_rollback(True)
         await self.commit()
 
@@ -412,23 +422,27 @@ class Django(Handle):
         return True
 
     async def close(self):
-        self.handle.in_atomic_block = False
-        self.handle.close()
+        self.wrapper.in_atomic_block = False
+        self.wrapper.close()
 
     def savepoint(self):
-        return entered(self._atomic())
+        return entered(self.block())
 
     async def rows(self, statement):
-        with self.handle.cursor() as cursor:
+        with self.wrapper.cursor() as cursor:
             cursor.execute(statement)
             return cursor.fetchall() if cursor.description else []
+
+    async def call(self, function, *args, **options):
+        self.enter_task()
+        return function(self.handle, *args, **options)
 
 
 class DjangoWrapper(Django):
     """What `django.db.connections[alias]` is."""
 
-    def _of(self, connections):
-        return connections[self.alias]
+    def make_handle(self):
+        return self.wrapper
 
 
 HANDLES = {
@@ -452,21 +466,13 @@ HANDLES = {
     "django": Django,
     "django wrapper": DjangoWrapper,
 }
-# One of each way that a statement goes: tests of what is the driver's own and not the handle's run on these.
-FAMILIES = (
-    "psycopg",
-    "psycopg async",
-    "asyncpg",
-    "sqlalchemy psycopg2",
-    "sqlalchemy session psycopg",
-    "sqlalchemy async session asyncpg",
-    "django",
-)
 
 
 def pytest_generate_tests(metafunc):
     if "handle_class" in metafunc.fixturenames:
-        names = FAMILIES if metafunc.definition.get_closest_marker("families") else HANDLES
+        names = getattr(metafunc.function, "handles", tuple(HANDLES))
+        if names == "async":
+            names = [name for name, cls in HANDLES.items() if cls.is_async]
         metafunc.parametrize("handle_class", [HANDLES[name] for name in names], ids=names, scope="module")
 
 
@@ -524,7 +530,7 @@ def monitor(_monitor, committed):
 def committed(shared_dsn, _monitor):
     """The shared DSN; what a test left is deleted at its end."""
     yield shared_dsn
-    for table in ("message", "history", "dead_letter", "seen", "consumer", "worker"):
+    for table in ("message", "history", "dead_letter", "seen", "consumer", "worker", "subscription"):
         _monitor.execute(f"delete from postrow.{table}")
 
 

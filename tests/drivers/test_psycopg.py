@@ -21,6 +21,38 @@ from postrow.errors import (
 from postrow.ops import produce
 
 
+class Driver:
+    """psycopg's connections, sync or async."""
+
+    def __init__(self, connection_class):
+        self.connection_class = connection_class
+
+
+@pytest.fixture(params=[psycopg.Connection, psycopg.AsyncConnection], ids=["sync", "async"])
+def driver(request):
+    return Driver(request.param)
+
+
+@pytest.fixture
+async def connect(driver, committed, done):
+    """Makes connections on the shared database."""
+    made = []
+
+    async def make(**options):
+        made.append(await done(driver.connection_class.connect(committed, **options)))
+        return made[-1]
+
+    yield make
+    for conn in made:
+        await done(conn.close())
+
+
+@pytest.fixture
+async def tx(connect):
+    """A connection as psycopg makes it: not in autocommit mode."""
+    return await connect()
+
+
 @dataclass
 class Row:
     anything: int
@@ -240,3 +272,83 @@ async def test_arguments_are_checked_before_anything_is_awaited(committed):
     async with await psycopg.AsyncConnection.connect(committed) as conn:
         with pytest.raises(PayloadError):
             postrow.enqueue(conn, "q", {1, 2})
+
+
+async def test_a_transaction_block_is_a_handle(connect, done, entered, stored):
+    conn = await connect(autocommit=True)
+    async with entered(conn.transaction()) as tx:
+        await done(postrow.enqueue(tx, "q", 1))
+        async with entered(conn.transaction()) as nested:
+            await done(postrow.enqueue(nested, "q", 2))
+        assert stored() == []
+    assert stored() == [1, 2]
+
+
+async def test_autocommit_is_refused_in_the_words_of_the_docs(connect, done, stored):
+    conn = await connect(autocommit=True)
+    with pytest.raises(NotInTransactionError) as caught:
+        await done(postrow.enqueue(conn, "q", 1))
+    assert str(caught.value) == (
+        "this connection is in autocommit mode, so the message would not be part of your transaction.\n"
+        "Open one (with conn.transaction():) or use app.send(...), which opens its own."
+    )
+    await done(conn.execute("begin"))  # in plain SQL, which psycopg's own block knows nothing of
+    await done(postrow.enqueue(conn, "q", 1))
+    await done(conn.execute("commit"))
+    assert stored() == [1]
+
+
+async def test_an_error_of_the_database_has_its_code_on_its_cause(tx, done):
+    with pytest.raises(BadNameError) as caught:
+        await done(postrow.enqueue(tx, "no good", 1))
+    assert caught.value.__cause__.sqlstate == "PW002"
+    assert tx.info.transaction_status == TransactionStatus.INERROR
+
+
+async def test_a_closed_connection_is_the_drivers_own_error(tx, done):
+    await done(tx.close())
+    with pytest.raises(psycopg.OperationalError, match="closed"):
+        await done(postrow.enqueue(tx, "q", 1))
+    with pytest.raises(psycopg.OperationalError, match="closed"):
+        await done(postrow.enqueue_many(tx, "q", [1, 2]))
+
+
+def test_a_list_may_be_read_from_the_same_transaction(committed, stored, monkeypatch):
+    """A generator that asks the database as it goes."""
+    monkeypatch.setattr(produce, "CHUNK_MESSAGES", 10)
+    with psycopg.connect(committed) as conn, conn.cursor("numbers") as numbers:
+        numbers.itersize = 10
+        numbers.execute("select n from generate_series(1, 100) n")
+        sent = postrow.enqueue_many(conn, "q", (n for (n,) in numbers))
+        conn.commit()
+    assert len(sent) == 100
+    assert stored() == list(range(1, 101))
+
+
+async def test_a_list_that_failed_in_a_pipeline_leaves_the_connection_as_it_was(connect, done, stored, monkeypatch):
+    """Nothing was prepared in what the server skipped."""
+    monkeypatch.setattr(produce, "CHUNK_MESSAGES", 10)
+    conn = await connect()
+    conn.prepare_threshold = 1
+    await done(conn.execute("alter table postrow.message add constraint no_5 check (payload <> '5')"))
+    for _ in range(3):
+        with pytest.raises(psycopg.errors.CheckViolation):
+            await done(postrow.enqueue_many(conn, "q", list(range(100))))
+    assert len(await done(postrow.enqueue_many(conn, "q", list(range(10, 100))))) == 90
+    await done(conn.execute("alter table postrow.message drop constraint no_5"))
+    await done(conn.commit())
+    assert stored() == list(range(10, 100))
+
+
+def test_an_error_to_run_again_is_psycopgs_with_all_that_it_has(committed, monitor):
+    with psycopg.connect(committed) as conn:
+        conn.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+        conn.execute("select 1")
+        chosen = uuid4()
+        monitor.execute("select postrow.enqueue('q', '1', id => %s)", [chosen])
+        with pytest.raises(psycopg.errors.SerializationFailure) as caught:
+            postrow.enqueue(conn, "q", 1, id=chosen)
+        assert caught.value.sqlstate == caught.value.diag.sqlstate == "40001"
+        assert isinstance(caught.value, postrow.SerializationError)
+        assert str(caught.value).endswith("again.")
+        conn.rollback()

@@ -57,7 +57,7 @@ def driver_of(handle: object) -> Driver:
     Raises:
         UnsupportedHandleError: no driver knows it.
     """
-    for cls in type(handle).__mro__:
+    for cls in (*type(handle).__mro__, *handle.__class__.__mro__):  # the second is another for a proxy
         module = _MODULES.get(_package(cls.__module__))
         if module is not None:
             return cast("Driver", import_module(module))

@@ -159,10 +159,14 @@ async def _run_all_async(conn: Async, ops: Iterable[Op[list[T]]], *, ahead: bool
     return found
 
 
+# Not prepared: when an earlier statement of a pipeline fails, the server skips a later one's preparation, but psycopg
+# takes it for done, and the statement fails on this connection for ever.
+
+
 def _sent(conn: Sync, op: Op[Any]) -> psycopg.RawCursor[Any]:
     cursor = psycopg.RawCursor(conn, row_factory=tuple_row)
     _with_our_loaders(cursor)
-    cursor.execute(op.sql, op.params)
+    cursor.execute(op.sql, op.params, prepare=False)
     return cursor
 
 
@@ -179,7 +183,7 @@ async def _read_next_async(sent: deque[tuple[Op[list[T]], psycopg.AsyncRawCursor
 async def _sent_async(conn: Async, op: Op[Any]) -> psycopg.AsyncRawCursor[Any]:
     cursor = psycopg.AsyncRawCursor(conn, row_factory=tuple_row)
     _with_our_loaders(cursor)
-    await cursor.execute(op.sql, op.params)
+    await cursor.execute(op.sql, op.params, prepare=False)
     return cursor
 
 
