@@ -118,6 +118,7 @@ class QueueStatus:
     oldest_ready: float | None
     handler: str | None
     workers: int
+    paused: bool
 
 
 @dataclass(frozen=True, slots=True)

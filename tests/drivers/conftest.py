@@ -530,7 +530,7 @@ def monitor(_monitor, committed):
 def committed(shared_dsn, _monitor):
     """The shared DSN; what a test left is deleted at its end."""
     yield shared_dsn
-    for table in ("message", "history", "dead_letter", "seen", "consumer", "worker", "subscription"):
+    for table in ("message", "history", "dead_letter", "seen", "consumer", "worker", "subscription", "pause"):
         _monitor.execute(f"delete from postrow.{table}")
 
 

@@ -27,7 +27,16 @@ FITS = {
     "#": None,
     "#.#": None,
 }
-TOPICS = ["order", "late", "order.paid", "invoice.paid", "order.a-b_c:d", "order.late", "order.paid.eu.late", "orderxpaid"]
+TOPICS = [
+    "order",
+    "late",
+    "order.paid",
+    "invoice.paid",
+    "order.a-b_c:d",
+    "order.late",
+    "order.paid.eu.late",
+    "orderxpaid",
+]
 
 
 @pytest.mark.parametrize("pattern", FITS)

@@ -18,6 +18,10 @@ PUBLIC_API = {  # function: (roles, a call of it)
     "publish": ({PRODUCER, WORKER, ADMIN}, {"topic": "t", "payload": 1}),
     "subscribe": ({WORKER, ADMIN}, {"pattern": "t.#", "queue": "q"}),
     "unsubscribe": ({ADMIN}, {"pattern": "t.#", "queue": "q"}),
+    "pause": ({ADMIN}, {"queue": "q"}),
+    "resume": ({ADMIN}, {"queue": "q"}),
+    "purge": ({ADMIN}, {"queue": "q"}),
+    "pauses": ({WORKER, ADMIN, READER}, {}),
     "subscriptions": ({WORKER, ADMIN, READER}, {"topic": "t"}),
     "once": ({PRODUCER, WORKER, ADMIN}, {"key": "k"}),
     "claim": ({WORKER, ADMIN}, {"queue": "q", "limit": 5, "worker": "w1"}),
@@ -56,7 +60,7 @@ PUBLIC_API = {  # function: (roles, a call of it)
     "schema_version": (set(ROLES), {}),
 }
 TABLES = (
-    *("message", "history", "dead_letter", "seen", "subscription", "consumer"),
+    *("message", "history", "dead_letter", "seen", "subscription", "pause", "consumer"),
     *("worker", "setting", "migration", "function_file"),
 )
 DONE = {"00000", "PW004", "PW009"}  # allowed; and not built yet, or no such dead letter

@@ -16,6 +16,7 @@ from postrow.cli import (
     dev,
     enqueue,
     migrate,
+    pause,
     peek,
     show,
     status,
@@ -40,7 +41,22 @@ program = typer.Typer(
 )
 
 # In the order of the help: start, look, work by hand, decide, keep house. A module is a command: it has `register`.
-for _module in (demo, dev, migrate, worker, status, show, peek, enqueue, dead, consumer, subscription, sweep, version):
+for _module in (
+    demo,
+    dev,
+    migrate,
+    worker,
+    status,
+    show,
+    peek,
+    enqueue,
+    dead,
+    consumer,
+    subscription,
+    pause,
+    sweep,
+    version,
+):
     _module.register(program)
 
 

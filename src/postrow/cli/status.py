@@ -103,6 +103,8 @@ def _number(value: int) -> Cell:
 
 
 def _consumer(queue: QueueStatus) -> Cell:
+    if queue.paused:
+        return Cell(f"{clean(queue.handler or 'none')}  ← paused: postrow resume", "yellow")
     waiting = queue.ready + queue.scheduled > 0
     if queue.handler is None:
         return Cell("none  ← nobody consumes this queue", "yellow")

@@ -35,7 +35,7 @@ def status() -> Op[list[QueueStatus]]:
     """Every queue and tenant with something in it."""
     return Op(
         "select queue, tenant, ready, scheduled, claimed, dead, "
-        "extract(epoch from postrow.clock() - oldest_ready)::float8, handler, workers from postrow.status()",
+        "extract(epoch from postrow.clock() - oldest_ready)::float8, handler, workers, paused from postrow.status()",
         (),
         lambda rows: [QueueStatus(*row) for row in rows],
     )

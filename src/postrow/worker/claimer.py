@@ -99,8 +99,11 @@ class Claimer:
     def tapped(self, queue: str, tenant: str) -> None:
         """A tap: look now, and once more when the window in which taps are held back has passed."""
         for feed in self._feeds:
-            if feed.consumer.queue.name == queue and feed.consumer.tenant in ("*", tenant):
-                feed.lanes.tapped(tenant)
+            if queue in (feed.consumer.queue.name, "*") and (tenant == "*" or feed.consumer.tenant in ("*", tenant)):
+                if "*" in (queue, tenant):
+                    feed.lanes.look_again()  # resumed
+                else:
+                    feed.lanes.tapped(tenant)
                 self._look_at = time.monotonic() + TAP_WINDOW
                 self._wake.set()
 

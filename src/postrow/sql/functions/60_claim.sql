@@ -8,7 +8,8 @@ set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 as $$
 #variable_conflict use_column
 declare
-    v_now  timestamptz := postrow.clock();
+    v_now     timestamptz := postrow.clock();
+    v_paused  text[] := postrow.paused_tenants(lanes.queue);
 begin
     return query
     with recursive free as (
@@ -34,6 +35,7 @@ begin
     )
     select u.tenant, u.priority, min(u.available_at) <= v_now, min(u.available_at)
     from (select * from free union all select * from targeted) u
+    where v_paused is null or not (u.tenant = any (v_paused) or '*' = any (v_paused))
     group by u.tenant, u.priority order by u.tenant, u.priority;
 end
 $$
@@ -127,10 +129,10 @@ end
 $$
 
 -- next
--- Picks what is targeted at `worker`, lane after lane, of the tenants in `among`, null: all. They are few: a laptop's own
--- messages. `bytes` is what is left of `max_bytes`. Internal.
+-- Picks what is targeted at `worker`, lane after lane, of the tenants in `among`, null: all, but for those that are `paused`.
+-- They are few: a laptop's own messages. `bytes` is what is left of `max_bytes`. Internal.
 create or replace function postrow.pick_targeted(
-    queue text, among text[], worker text, "limit" int, now timestamptz, max_bytes bigint,
+    queue text, among text[], paused text[], worker text, "limit" int, now timestamptz, max_bytes bigint,
     out tenants text[], out ids uuid[], out tids tid[], out dues timestamptz[], out bytes bigint
 )
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
@@ -147,12 +149,13 @@ begin
     tids := '{}';
     dues := '{}';
     bytes := pick_targeted.max_bytes;
-    if not postrow.has_targeted(pick_targeted.queue, pick_targeted.worker) then
+    if '*' = any (pick_targeted.paused) or not postrow.has_targeted(pick_targeted.queue, pick_targeted.worker) then
         return;
     end if;
     select m.tenant, m.priority into v_lane from postrow.message m
     where m.queue = pick_targeted.queue and m.target = pick_targeted.worker and m.claim_token is null
         and (pick_targeted.among is null or m.tenant = any (pick_targeted.among))
+        and (pick_targeted.paused is null or m.tenant <> all (pick_targeted.paused))
     order by m.tenant, m.priority limit 1;
     while found and cardinality(ids) < pick_targeted."limit" and (bytes is null or bytes > 0) loop
         v_picked := postrow.pick(pick_targeted.queue, v_lane.tenant, v_lane.priority, pick_targeted.worker, null,
@@ -167,6 +170,7 @@ begin
         select m.tenant, m.priority into v_lane from postrow.message m
         where m.queue = pick_targeted.queue and m.target = pick_targeted.worker and m.claim_token is null
             and (pick_targeted.among is null or m.tenant = any (pick_targeted.among))
+            and (pick_targeted.paused is null or m.tenant <> all (pick_targeted.paused))
             and (m.tenant, m.priority) > (v_lane.tenant, v_lane.priority)
         order by m.tenant, m.priority limit 1;
     end loop;
@@ -215,6 +219,7 @@ declare
     v_token     uuid := coalesce(claim.token, gen_random_uuid());
     v_left      int := claim."limit";
     v_bytes     bigint := claim.max_bytes;
+    v_paused    text[] := postrow.paused_tenants(claim.queue);
     v_lane      record;
     v_picked    record;
     v_share     int;
@@ -228,7 +233,7 @@ begin
     end if;
     if claim.worker is not null then
         v_picked := postrow.pick_targeted(claim.queue, case when claim.tenant is not null then array[claim.tenant] end,
-            claim.worker, v_left, v_now, v_bytes);
+            v_paused, claim.worker, v_left, v_now, v_bytes);
         v_fit := cardinality(v_picked.ids);
         if v_fit > 0 then
             return query
@@ -258,7 +263,8 @@ begin
         ), numbered as (
             select f.tenant, f.priority, row_number() over (order by f.priority, random())::int as lane,
                 count(*) over (partition by f.priority)::int as siblings, f.ready
-            from free f where f.ready or claim.after is not null
+            from free f where (f.ready or claim.after is not null)
+                and (v_paused is null or not (f.tenant = any (v_paused) or '*' = any (v_paused)))
         )
         select n.tenant, n.priority, n.lane, r.round,
             (n.siblings - (n.lane - min(n.lane) over (partition by n.priority)))::int as siblings
@@ -302,7 +308,7 @@ $$
 -- Citus). A row for each message, then one with null id for each lane that gave none; `lane` is its position from 1, and
 -- 0 for messages of these tenants that are targeted at `worker`, which come first and count towards "limit". Every lane's
 -- rows carry its new frontier: the moment of the claim if all of the lane was seen, the last available_at taken if not,
--- both less 0.2 s; the lane's own `after` where the limit was used up before it. One statement picks and locks, one marks;
+-- both less 0.2 s; the lane's own `after` where the limit was used up before it, null where it is paused. One statement picks and locks, one marks;
 -- an idle queue pays for the first alone, half a millisecond. A thousand lanes take about 10 ms.
 -- Locks rows of postrow.message with skip locked: waits for nobody. Raises PW002, PW003.
 create or replace function postrow.claim_lanes(
@@ -319,6 +325,7 @@ declare
     v_left       int := claim_lanes."limit";
     v_bytes      bigint := claim_lanes.max_bytes;
     v_count      int := coalesce(cardinality(claim_lanes.tenants), 0);
+    v_paused     text[] := postrow.paused_tenants(claim_lanes.queue);
     v_own        record;
     v_lanes      int[];
     v_tenants    text[];
@@ -343,8 +350,8 @@ begin
             'Give three arrays with one element for each lane; a null in afters starts at the beginning.');
     end if;
     if claim_lanes.worker is not null then
-        v_own := postrow.pick_targeted(claim_lanes.queue, claim_lanes.tenants, claim_lanes.worker, v_left, v_now,
-            v_bytes);
+        v_own := postrow.pick_targeted(claim_lanes.queue, claim_lanes.tenants, v_paused, claim_lanes.worker, v_left,
+            v_now, v_bytes);
         if v_own.ids <> '{}' then
             return query
             select * from postrow.mark(array_fill(0, array[cardinality(v_own.ids)]), v_own.tenants, v_own.ids,
@@ -363,7 +370,8 @@ begin
             select m.tenant, m.id, m.ctid, m.available_at,
                 case when v_bytes is not null then octet_length(m.payload::text) end as size
             from postrow.message m
-            where m.queue = claim_lanes.queue and m.tenant = l.tenant and m.priority = l.priority
+            where (v_paused is null or not (l.tenant = any (v_paused) or '*' = any (v_paused)))
+                and m.queue = claim_lanes.queue and m.tenant = l.tenant and m.priority = l.priority
                 and m.claim_token is null and m.target is null
                 and m.available_at <= v_now and m.available_at >= coalesce(l.after, '-infinity')
                 and (m.expires_at is null or m.expires_at > v_now)
@@ -393,6 +401,9 @@ begin
             v_frontiers[i] := v_last[i] - interval '0.2 s';
         elsif i >= v_stop then
             v_frontiers[i] := nullif(claim_lanes.afters[i], '-infinity');
+        end if;
+        if claim_lanes.tenants[i] = any (v_paused) or '*' = any (v_paused) then
+            v_frontiers[i] := null;  -- what waits there was not seen
         end if;
     end loop;
     if v_fit > 0 then

@@ -87,11 +87,11 @@ $$
 
 -- next
 -- Every queue and tenant that has unfinished messages, open dead letters or a consumer: how many are in which
--- state, when the oldest ready one was due, and who consumes it (workers: heard of in the last minute).
+-- state, when the oldest ready one was due, who consumes it (workers: heard of in the last minute), and whether it is paused.
 -- Who calls it: the command line and the dashboard. Counts all unfinished messages.
 create or replace function postrow.status()
 returns table (queue text, tenant text, ready bigint, scheduled bigint, claimed bigint, dead bigint,
-    oldest_ready timestamptz, handler text, workers bigint)
+    oldest_ready timestamptz, handler text, workers bigint, paused boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
@@ -118,7 +118,9 @@ begin
     select n.queue, n.tenant, coalesce(l.ready, 0), coalesce(l.scheduled, 0), coalesce(l.claimed, 0),
         coalesce(d.dead, 0), l.oldest, c.handler,
         (select count(*) from postrow.worker w
-         where n.queue = any (w.queues) and w.beat_at > v_now - interval '1 minute')
+         where n.queue = any (w.queues) and w.beat_at > v_now - interval '1 minute'),
+        exists (select from postrow.pause p
+            where p.queue in (n.queue, '*') and p.tenant in (n.tenant, '*'))
     from named n
     left join live l on l.queue = n.queue and l.tenant = n.tenant
     left join dead d on d.queue = n.queue and d.tenant = n.tenant

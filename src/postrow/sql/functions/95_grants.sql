@@ -21,9 +21,9 @@ begin
             array['claim', 'claim_lanes', 'lanes', 'release_claim', 'ack', 'fail', 'release', 'bury', 'extend',
                 'register_consumer', 'subscribe', 'beat', 'leave', 'sweep']),
         (array['postrow_worker', 'postrow_admin', 'postrow_reader'],
-            array['depth', 'depth_pending', 'next_due', 'status', 'consumers', 'subscriptions']),
+            array['depth', 'depth_pending', 'next_due', 'status', 'consumers', 'subscriptions', 'pauses']),
         (array['postrow_admin', 'postrow_reader'], array['show', 'peek', 'consumer_of', 'setting']),
-        (array['postrow_admin'], array['redrive', 'resolve', 'configure', 'unregister_consumer', 'unsubscribe']),
+        (array['postrow_admin'], array['redrive', 'resolve', 'configure', 'unregister_consumer', 'unsubscribe', 'pause', 'resume', 'purge']),
         (array['postrow_producer', 'postrow_worker', 'postrow_admin', 'postrow_reader'],
             array['clock', 'schema_version'])
     ) g(roles, functions) loop

@@ -208,6 +208,17 @@ create table postrow.subscription (
 )
 
 -- next
+-- What is not claimed until it is resumed: of one tenant or of all ('*'), in one queue or in all ('*'). Read by each claim.
+create table postrow.pause (
+    tenant     text collate "C" not null,
+    queue      text collate "C" not null,
+    reason     text,
+    paused_by  text not null,
+    paused_at  timestamptz not null,
+    primary key (tenant, queue)
+)
+
+-- next
 -- What handles a queue, one for each (tenant or '*' for all, queue), and how it is retried.
 create table postrow.consumer (
     tenant         text collate "C" not null,
