@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from postrow import sql as files
-from postrow.errors import DatabaseUnreachableError, LockNotAvailableError, PrivilegeError, SchemaMismatchError
+from postrow.errors import (
+    BadArgumentError,
+    DatabaseUnreachableError,
+    LockNotAvailableError,
+    PrivilegeError,
+    SchemaMismatchError,
+)
 from postrow.sql import SCHEMA_VERSION, SqlFile
 
 if TYPE_CHECKING:
@@ -114,31 +120,62 @@ def apply(dsn: str, *, wait: float = 60.0, notice: Callable[[str], None] = _log.
         PrivilegeError: the role may not create the schema, or does not own it.
         DatabaseUnreachableError: no connection could be made, or it broke.
     """
-    import psycopg  # noqa: PLC0415  # `import postrow` loads no database library
+    from postrow.drivers.connecting import connect  # noqa: PLC0415  # `import postrow` loads no database library
 
-    from postrow.drivers.connecting import connect  # noqa: PLC0415
-
-    deadline = time.monotonic() + wait
     with connect(dsn, name="postrow migrate") as conn:
-        # a snapshot of the whole transaction would be older than the lock that it waits for
-        conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-        conn.add_notice_handler(lambda diag: notice(diag.message_primary or ""))
-        try:
-            with _settled(conn):
-                todo = plan(conn)
-            if todo.present is not None and todo.present[0] > SCHEMA_VERSION[0]:
-                verify(todo.present)
-            while _retry(conn, _step, deadline):
-                pass
-            while _retry(conn, _partition, deadline):
-                pass
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise _not_allowed(conn, error) from error
-        except psycopg.OperationalError as error:
-            raise DatabaseUnreachableError(
-                f"the migration was interrupted: {' '.join(str(error).split())}",
-                hint="Run postrow migrate again; what is done stays done.",
-            ) from error
+        return apply_on(conn, wait=wait, notice=notice)
+
+
+def apply_on(
+    conn: psycopg.Connection[Any], *, wait: float = 60.0, notice: Callable[[str], None] = _log.warning
+) -> Plan:
+    """`apply`, on a connection that is there already, such as another framework's; it is left as it was.
+
+    Args:
+        conn: a psycopg connection in autocommit mode, outside of a transaction, so that each step commits by itself.
+        wait: as for `apply`.
+        notice: as for `apply`.
+
+    Raises:
+        BadArgumentError: the connection has a transaction open, or would open one by itself.
+        PostrowError: as for `apply`.
+    """
+    import psycopg  # noqa: PLC0415  # as above
+
+    if not conn.autocommit or conn.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        raise BadArgumentError(
+            "the connection is in a transaction, and each step of a migration is one of its own",
+            hint="Pass a connection in autocommit mode, or use migrate.statements() inside of your transaction.",
+        )
+    deadline = time.monotonic() + wait
+    isolation = conn.isolation_level
+
+    def tell(diag: psycopg.errors.Diagnostic) -> None:
+        notice(diag.message_primary or "")
+
+    # a snapshot of the whole transaction would be older than the lock that it waits for
+    conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    conn.add_notice_handler(tell)
+    try:
+        with _settled(conn):
+            todo = plan(conn)
+        if todo.present is not None and todo.present[0] > SCHEMA_VERSION[0]:
+            verify(todo.present)
+        while _retry(conn, _step, deadline):
+            pass
+        while _retry(conn, _partition, deadline):
+            pass
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise _not_allowed(conn, error) from error
+    except psycopg.OperationalError as error:
+        raise DatabaseUnreachableError(
+            f"the migration was interrupted: {' '.join(str(error).split())}",
+            hint="Run postrow migrate again; what is done stays done.",
+        ) from error
+    finally:
+        conn.remove_notice_handler(tell)
+        if not conn.closed:
+            conn.isolation_level = isolation
     return todo
 
 
@@ -152,25 +189,70 @@ def _not_allowed(conn: psycopg.Connection[Any], error: psycopg.Error) -> Privile
 
 
 def sql(from_: int = 0, to: int | None = None) -> str:
-    """The script that `apply` would run, for a DBA or another migration tool.
+    """The script that `apply` would run, for a DBA.
 
     Args:
         from_: the number of the last migration that the database has; 0 for none.
-        to: the number of the last migration to print; None for all of them.
+        to: the number of the last migration to print; None for all of them. The functions are of the last one, and
+            printed with that only.
+
+    Raises:
+        BadArgumentError: this package has no migration of that number.
     """
     parts = ["begin;", *(f"{statement};" for statement in _SETTINGS)]
-    for file in files.migrations():
-        if from_ < file.version and (to is None or file.version <= to):
-            parts += [f"-- {file.name}", *(f"{statement};" for statement in file.statements), f"{_record(file)};"]
-    for file in files.functions():
-        parts += [
-            f"-- {file.name}",
-            *(f"{statement};" for statement in file.statements),
-            f"{_record_function(file)};",
-        ]
+    for file in _files(from_, to):
+        parts += [f"-- {file.name}", *(f"{statement};" for statement in _with_record(file))]
     parts.append("commit;")
     parts.append("select * from postrow.sweep('history');  -- a day a call: repeat while it says more")
     return "\n\n".join(parts) + "\n"
+
+
+def statements(from_: int = 0, to: int | None = None) -> list[str]:
+    """What `sql` prints, one statement an item, for a migration tool that has a transaction open, such as Alembic.
+
+    Run all of them, in order, in one transaction; without parameters, so that a `%` or a `:` in them is text. The
+    settings that they make last until the last of them, which puts back what was there before. The history's
+    partitions are left to the workers.
+
+    Args:
+        from_: as for `sql`.
+        to: as for `sql`. Give it in a revision that is kept, so that a newer package does not put more into it.
+
+    Raises:
+        BadArgumentError: this package has no migration of that number.
+    """
+    middle = [statement for file in _files(from_, to) for statement in _with_record(file)]
+    return [*_BORROW, *middle, *_GIVE_BACK]
+
+
+_SETTINGS = ("set local search_path = ''", "set local statement_timeout = 0")
+# the same for a transaction that goes on, where `set local` would last
+_BORROW = tuple(
+    f"select set_config('postrow.was_{name}', current_setting('{name}'), true), set_config('{name}', '{value}', true)"
+    for name, value in (("search_path", ""), ("statement_timeout", "0"))
+)
+_GIVE_BACK = tuple(
+    f"select set_config('{name}', current_setting('postrow.was_{name}'), true)"
+    for name in ("search_path", "statement_timeout")
+)
+
+
+def _files(from_: int, to: int | None) -> list[SqlFile]:
+    """The migrations after `from_` up to `to`, and with the last one the functions: they may need its tables."""
+    last = files.migrations()[-1].version
+    end = last if to is None else to
+    if not 0 <= from_ <= end <= last:
+        raise BadArgumentError(
+            f"there are no migrations from {from_} to {end}: this package has 1 to {last}",
+            hint="Give the number of the last migration that the database has (0: none), and of the last to run.",
+        )
+    chosen = [file for file in files.migrations() if from_ < file.version <= end]
+    return [*chosen, *(files.functions() if end == last else ())]
+
+
+def _with_record(file: SqlFile) -> tuple[str, ...]:
+    """The statements of a file, and the one that records it."""
+    return (*file.statements, _record_function(file) if file in files.functions() else _record(file))
 
 
 def _exists(conn: psycopg.Connection[Any], catalog: str, prefix: str, name: str) -> bool:
@@ -201,10 +283,10 @@ def _step(conn: psycopg.Connection[Any]) -> bool:
         todo = plan(conn)  # again, under the lock: another process may have done it
         if todo.migrations:
             file = todo.migrations[0]
-            _run(conn, *file.statements, _record(file))
+            _run(conn, *_with_record(file))
         elif todo.functions:
             for file in todo.functions:
-                _run(conn, *file.statements, _record_function(file))
+                _run(conn, *_with_record(file))
     return not todo.empty
 
 
@@ -227,9 +309,6 @@ def _retry(conn: psycopg.Connection[Any], step: Any, deadline: float) -> bool:
                     hint="See pg_stat_activity, then run postrow migrate again; what is done stays done.",
                 ) from error
             time.sleep(random.uniform(0.05, 0.2))  # noqa: S311  # jitter, not a secret
-
-
-_SETTINGS = ("set local search_path = ''", "set local statement_timeout = 0")
 
 
 @contextmanager

@@ -64,7 +64,7 @@ def test_json_has_whole_numbers_and_seconds(run, db):
     assert queue.pop("oldest_ready") > 0
     assert queue == {
         "queue": "emails", "tenant": "acme", "ready": 1, "scheduled": 0, "claimed": 0, "dead": 0,
-        "handler": None, "workers": 0,
+        "handler": None, "workers": 0, "paused": False,
     }  # fmt: skip
 
 

@@ -146,8 +146,9 @@ def test_every_environment_variable_is_documented(docs):
     sources = (docs.root / "src/postrow").rglob("*.py")
     named = {n for path in sources for n in re.findall(r"POSTROW_[A-Z_]+", path.read_text(encoding="utf-8"))}
     named = {name for name in named if not name.startswith("POSTROW_DEMO_")}  # between the demo and its workers
-    table = docs.rows(docs.page("docs/reference/settings.md").sections("##")["Environment"])
-    assert {docs.code(row[0])[0] for row in table} == named
+    sections = docs.page("docs/reference/settings.md").sections("##")
+    tables = [docs.rows(sections[name]) for name in ("Environment", "Of a Django project")]
+    assert {docs.code(row[0])[0] for table in tables for row in table} == named
 
 
 def test_every_setting_is_documented(docs, conn):

@@ -4,7 +4,7 @@
 -- The tenants whose messages of a queue are paused, '*' for all; null when nothing is, which is the rule. Asked at each
 -- claim, so with a kept plan: the table has a few rows at most. Internal.
 create or replace function postrow.paused_tenants(queue text) returns text[]
-language plpgsql stable set plan_cache_mode = force_generic_plan
+language plpgsql stable set jit = off set plan_cache_mode = force_generic_plan
 as $$
 begin
     return (select array_agg(p.tenant) from postrow.pause p where p.queue in (paused_tenants.queue, '*'));
@@ -79,10 +79,12 @@ $$
 -- gone: not in the history, no dead letters. Gives how many; call it until it gives less than the limit. Who calls it:
 -- admins. Locks its rows with skip locked. Raises PW002, PW003.
 create or replace function postrow.purge(queue text, tenant text default null, "limit" int default 10000) returns bigint
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
+set enable_seqscan = off set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 declare
+    v_tids  tid[];
     v_done  bigint;
 begin
     perform postrow.check_name('queue', purge.queue);
@@ -90,14 +92,19 @@ begin
         perform postrow.check_name('tenant', purge.tenant);
     end if;
     perform postrow.check_limit('limit', purge."limit");
-    with doomed as materialized (
-        select m.ctid from postrow.message m
-        where m.queue = purge.queue and (purge.tenant is null or m.tenant = purge.tenant) and m.claim_token is null
-        limit purge."limit" for update skip locked
-    ), gone as (
-        delete from postrow.message m using doomed d where m.ctid = d.ctid returning 1
-    )
-    select count(*) into v_done from gone;
+    -- two looks, since there is an index for those of nobody in particular, and one for targeted ones
+    select array_agg(d.ctid) into v_tids from (
+        (select m.ctid from postrow.message m
+         where m.queue = purge.queue and (purge.tenant is null or m.tenant = purge.tenant)
+            and m.claim_token is null and m.target is null
+         limit purge."limit" for update skip locked)
+        union all
+        (select m.ctid from postrow.message m
+         where m.queue = purge.queue and (purge.tenant is null or m.tenant = purge.tenant)
+            and m.claim_token is null and m.target is not null
+         limit purge."limit" for update skip locked)) d;
+    delete from postrow.message m where m.ctid = any (v_tids[:purge."limit"]);
+    get diagnostics v_done = row_count;
     return v_done;
 end
 $$
