@@ -93,17 +93,17 @@ begin
     end if;
     perform postrow.check_limit('limit', purge."limit");
     -- two looks, since there is an index for those of nobody in particular, and one for targeted ones
-    select array_agg(d.ctid) into v_tids from (
-        (select m.ctid from postrow.message m
-         where m.queue = purge.queue and (purge.tenant is null or m.tenant = purge.tenant)
+    v_tids := array(select m.ctid from postrow.message m
+        where m.queue = purge.queue and (purge.tenant is null or m.tenant = purge.tenant)
             and m.claim_token is null and m.target is null
-         limit purge."limit" for update skip locked)
-        union all
-        (select m.ctid from postrow.message m
-         where m.queue = purge.queue and (purge.tenant is null or m.tenant = purge.tenant)
-            and m.claim_token is null and m.target is not null
-         limit purge."limit" for update skip locked)) d;
-    delete from postrow.message m where m.ctid = any (v_tids[:purge."limit"]);
+        limit purge."limit" for update skip locked);
+    if cardinality(v_tids) < purge."limit" then
+        v_tids := v_tids || array(select m.ctid from postrow.message m
+            where m.queue = purge.queue and (purge.tenant is null or m.tenant = purge.tenant)
+                and m.claim_token is null and m.target is not null
+            limit purge."limit" - cardinality(v_tids) for update skip locked);
+    end if;
+    delete from postrow.message m where m.ctid = any (v_tids);
     get diagnostics v_done = row_count;
     return v_done;
 end
