@@ -1,0 +1,1 @@
+"""Django migrations: one for each version of the schema."""
