@@ -39,7 +39,7 @@ def django(dsn):
         words = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
         default = {"ENGINE": "django.db.backends.postgresql"} | {word: given[key] for word, key in words.items()}
         settings.configure(DATABASES={"default": default})
-    from django.db import connections, transaction  # after its settings
+    from django.db import connections, transaction  # noqa: PLC0415  # after its settings
 
     connections["default"].close()
     connections["default"].settings_dict["NAME"] = conninfo_to_dict(dsn)["dbname"]

@@ -1,6 +1,7 @@
 """The functions that take the transaction first, on one handle: what goes in is stored, or is refused by name."""
 
 import enum
+import threading
 import tracemalloc
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import permutations
@@ -67,6 +68,33 @@ def test_a_key_finds_the_message_that_stands_for_another(conn, rule):
 def test_a_bad_key_of_one_of_many_is_refused(conn, key):
     with pytest.raises(BadArgumentError, match="dedup_key"):
         postrow.enqueue_many(conn, "q", ["good", key], dedup_key=lambda payload: payload)
+
+
+def test_long_lists_with_the_same_keys_in_opposite_order_do_not_deadlock(committed, wait_for):
+    keys = [f"k{n}" for n in range(4_000)]
+    answers, connections = {}, [psycopg.connect(committed) for _ in range(2)]
+
+    def send(conn, name, payloads):
+        with conn:
+            answers[name] = postrow.enqueue_many(conn, "q", payloads, dedup_key=str)
+
+    with psycopg.connect(committed) as holder:
+        postrow.enqueue(holder, "q", 0, dedup_key=keys[2_000])
+        threads = [
+            threading.Thread(target=send, args=[conn, name, payloads])
+            for conn, name, payloads in zip(connections, "ab", (keys, keys[::-1]), strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and pid = any(%s)"
+        pids = [conn.info.backend_pid for conn in connections]
+        with psycopg.connect(committed, autocommit=True) as monitor:
+            wait_for(lambda: monitor.execute(waiting, [pids]).fetchone() == (2,), what="both to wait")
+        holder.rollback()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(answers) == ["a", "b"]
+    assert sorted(sum(s.deduplicated for s in answer) for answer in answers.values()) == [0, 4_000]
 
 
 def test_one_key_for_many_is_refused_with_what_to_give(conn):

@@ -46,7 +46,7 @@ def enqueue(
     """Put a message into a queue, as part of the caller's transaction: delivered if that commits, else it never was.
 
     Args:
-        tx: the caller's transaction: a psycopg connection (sync or async) or transaction.
+        tx: the caller's transaction: a connection or session of psycopg 3, asyncpg, SQLAlchemy 2 or Django.
         queue: 1 to 200 of A-Z a-z 0-9 . _ : - ; it exists once its first message does.
         payload: any value of `postrow.payload`'s table: JSON values, dataclasses, pydantic models, datetimes ...
         id: the caller's id. Enqueued again for the same queue it is the same message, also after that was settled,
@@ -81,7 +81,8 @@ def enqueue_many(
 
     The payloads may be any iterable, read as statements of about 2,000 messages or 8 MB are filled. All or nothing:
     when one payload is refused none is in the transaction. The error names its position, from 0. `dedup_key` is a
-    function from a payload to its key, or to None.
+    function from a payload to its key, or to None; then a statement holds up to 100,000 messages or 64 MB, whose keys
+    it takes in sorted order: shorter lists with the same keys cannot deadlock.
     """
     ops = produce.enqueue_many(queue, produce.batches(payloads_, PLAIN, options), options)
     return drivers.run_all(tx, ops, ahead=isinstance(payloads_, list | tuple))

@@ -44,7 +44,7 @@ class Published:
 
     @property
     def delivered(self) -> int:
-        """How many queues it went to; 0: nobody subscribes, and it is only recorded."""
+        """How many queues it went to; 0: nobody subscribes and it is only recorded, or it had too many hops."""
         return len(self.messages)
 
 
@@ -286,7 +286,8 @@ class Message(Generic[T_co]):
         `async with message.transaction() as tx:` in an async handler, `with` in a sync one; `tx` is a connection of
         psycopg's, from the worker, for business writes, follow-up messages and whatever else shall be true together
         with the ack. At the end of the block the ack is written and all of it commits; an exception rolls all of it
-        back and is the attempt's failure. What the handler does after the block is no part of it, and not tried again.
+        back and is the attempt's failure (but psycopg.Rollback, which ends the block without the ack). What the handler
+        does after the block is no part of it, and not tried again.
 
         Raises:
             LeaseLostError: at the end of the block: the message is not ours any more; all is rolled back.

@@ -352,3 +352,13 @@ def test_an_error_to_run_again_is_psycopgs_with_all_that_it_has(committed, monit
         assert isinstance(caught.value, postrow.SerializationError)
         assert str(caught.value).endswith("again.")
         conn.rollback()
+
+
+async def test_a_long_list_in_a_pipeline_of_the_callers_is_all_or_nothing(tx, done, entered, stored, monkeypatch):
+    monkeypatch.setattr(produce, "CHUNK_MESSAGES", 10)
+    async with entered(tx.pipeline()):
+        await done(postrow.enqueue(tx, "q", -1))
+        with pytest.raises(PayloadError):
+            await done(postrow.enqueue_many(tx, "q", [*range(200), float("nan")]))
+    await done(tx.commit())
+    assert stored() == [-1]

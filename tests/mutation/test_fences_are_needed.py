@@ -114,7 +114,8 @@ MUTATIONS = {
             r"where m\.tenant = w\.tenant and m\.id = w\.id": "where true",
             r"select m\.ctid from": "select m.ctid, m.tenant, m.id, m.claim_token from",
             r" and m\.claim_token is not distinct from w\.token\n": "\n",
-            r"for update( skip locked)?\) l\) t": ") l on l.tenant = w.tenant and l.id = w.id and l.claim_token is not distinct from w.token) t",
+            r"for update( skip locked)?\) l\) t": ") l on l.tenant = w.tenant and l.id = w.id "
+            "and l.claim_token is not distinct from w.token) t",
         },
         (SETTLE + "test_a_settlement_of_a_batch[refilled-ack]",),
         "take",

@@ -32,7 +32,7 @@ CALLS = (
     "claim('cold', 50)",
     "pick('cold', 't', 0::smallint, null, null, 50, now(), false)",
     "pick('cold', 't', 0::smallint, 'w', null, 50, now(), false)",
-    "mark(array_fill(1, array[50]), {tenants}, {ids}, array_fill('(0,1)'::tid, array[50]), null, null, '1 day', 'w', gen_random_uuid(), now())",
+    "mark(array_fill(1, array[50]), {tenants}, {ids}, {tids}, null, null, '1 day', 'w', gen_random_uuid(), now())",
     "claim_lanes('cold', '{{t}}', '{{0}}', '{{null}}', 50, 50, worker => 'w')",
     "lanes('cold', worker => 'w')",
     "sweep('leases', 1)",
@@ -46,6 +46,7 @@ CALLS = (
     "retry_or_kill({tenants}, {ids}, {texts}, null, null, null, 'attempts', now())",
     "kill({tenants}, {ids}, {texts}, array_fill('[]'::jsonb, array[50]), now())",
 )
+TIDS = "array_fill('(0,1)'::tid, array[50])"
 TENANTS = "array_fill('t'::text, array[50])"
 IDS = "array(select gen_random_uuid() from generate_series(1, 50))"
 
@@ -72,7 +73,13 @@ class Plans:
         # from the sixth call on Postgres may keep one plan for all values; a first one fills the catalog's cache
         for _ in range(7 if old_plans else 1):
             for call in CALLS:
-                words = {"tenants": TENANTS, "texts": TENANTS, "ids": IDS, "three": f"{TENANTS}, {IDS}, {IDS}"}
+                words = {
+                    "tenants": TENANTS,
+                    "texts": TENANTS,
+                    "ids": IDS,
+                    "tids": TIDS,
+                    "three": f"{TENANTS}, {IDS}, {IDS}",
+                }
                 self.conn.execute(f"select * from postrow.{call.format(**words)}")
         self.conn.execute("set postrow.swept_to = ''")  # the sweep begins at the beginning
         self.conn.execute("set statement_timeout = '10 s'")  # the worst plans are quadratic

@@ -165,3 +165,14 @@ def test_once_is_true_for_one_of_many_and_a_rollback_frees_it(actors, wait_for, 
                 running.result()
         else:
             assert running.result() == [(False,)]
+
+
+@pytest.mark.parametrize("mode", [MODES["rr"], MODES["ser"]], ids=["rr", "ser"])
+def test_a_message_that_ended_since_the_snapshot_stands_for_nobody(actors, mode):
+    producer, worker = actors("producer"), actors("worker")
+    worker.row("enqueue", **keyed())
+    producer.begin(mode)
+    producer.query("select 1 from postrow.message")  # takes the snapshot
+    worker.settle("ack", worker.take())
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        producer.row("enqueue", **keyed(dedup_while="alive"))

@@ -217,3 +217,36 @@ def test_the_sweep_takes_a_key_whose_time_has_passed_though_its_message_lives(pg
     clock.advance(3601)
     pg.rows("sweep", step="seen")
     assert pg.query("select 1 from postrow.seen") == []
+
+
+def test_an_id_that_stands_twice_in_a_list_is_twice_the_message_that_its_key_found(pg):
+    first, mine = put(pg), uuid4()
+    messages = [{"payload": n, "id": str(mine), "dedup_key": "k"} for n in range(3)]
+    rows = pg.rows("enqueue_many", queue="q", messages=messages)
+    assert [(row.id, row.deduplicated) for row in rows] == [(first.id, True)] * 3
+
+
+def test_an_id_that_stands_twice_in_a_list_is_once_the_message_that_its_key_makes(pg):
+    mine = uuid4()
+    messages = [{"payload": n, "id": str(mine), "dedup_key": "k"} for n in range(2)]
+    messages.append({"payload": 2, "dedup_key": "k"})
+    rows = pg.rows("enqueue_many", queue="q", messages=messages)
+    assert [(row.id, row.deduplicated) for row in rows] == [(mine, False), (mine, True), (mine, True)]
+    assert pg.value("depth", queue="q") == 1
+
+
+def test_a_key_that_is_null_is_none_and_an_own_rule_replaces_that_of_all(pg):
+    messages = [
+        {"payload": 1, "dedup_key": None},
+        {"payload": 2, "dedup_key": "k", "dedup_for": "1 hour"},
+    ]
+    rows = pg.rows("enqueue_many", queue="q", messages=messages, dedup_while="alive")
+    assert [row.deduplicated for row in rows] == [False, False]
+    assert put(pg, dedup_for=HOUR).deduplicated is True
+
+
+@pytest.mark.parametrize("hops", [-1, None, 40_000])
+def test_hops_outside_their_range_are_refused(pg, hops):
+    assert pg.refused("enqueue", queue="q", payload=1, hops=hops).sqlstate == "PW003"
+    assert pg.refused("enqueue_many", queue="q", messages=[{"payload": 1}], hops=hops).sqlstate == "PW003"
+    assert pg.refused("enqueue_lines", queue="q", payloads="1", hops=hops).sqlstate == "PW003"

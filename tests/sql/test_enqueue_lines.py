@@ -63,3 +63,12 @@ def test_bad_options_are_refused(pg):
     assert pg.refused("enqueue_lines", queue="q", payloads="1", priority=99_999).sqlstate == "PW003"
     assert pg.refused("enqueue_lines", queue="q", payloads=None).sqlstate == "PW003"
     assert pg.refused("enqueue_lines", queue="q", payloads="1", group_key="g").sqlstate == "PW004"
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_the_encoding_of_the_client_is_no_matter(pg, end):
+    pg.query("set client_encoding = 'latin1'")
+    pg.rows("enqueue_lines", queue="q", payloads=f'"é"\n"ü"{end}')
+    pg.query("select count(*) from postrow.enqueue_lines('q', '\"' || chr(8364) || '\"')")
+    pg.query("set client_encoding = 'utf8'")
+    assert sorted(payloads(pg)) == ["é", "ü", "€"]

@@ -114,6 +114,12 @@ def test_an_unrouted_id_is_recorded_once(pg):
     assert [row.id for row in pg.query("select id from postrow.history")] == [mine]
 
 
+def test_an_unrouted_id_is_none_of_a_queue_of_the_same_name(pg):
+    mine = uuid4()
+    published(pg, topic="q", id=mine)
+    assert pg.row("enqueue", queue="q", payload=1, id=mine).deduplicated is False
+
+
 def test_over_the_limit_of_hops_all_of_them_are_dead_letters(pg):
     subscribe(pg, ("#", "a"), ("#", "b"))
     parent = uuid4()
@@ -121,7 +127,8 @@ def test_over_the_limit_of_hops_all_of_them_are_dead_letters(pg):
     assert [pg.find("message", row.id).hops for row in alive] == [8, 8]
     assert pg.find("message", alive[0].id).parent_id == parent
     rows = published(pg, hops=9, parent_id=parent)
-    assert [row.queue for row in rows] == ["a", "b"]
+    assert [(row.queue, row.dead) for row in rows] == [("a", True), ("b", True)]
+    assert [row.dead for row in alive] == [False, False]
     for row in rows:
         dead = pg.find("dead_letter", row.id)
         assert (dead.reason, dead.hops, dead.parent_id, dead.failures[0]["type"]) == ("hops", 9, parent, "hops")

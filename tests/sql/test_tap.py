@@ -119,6 +119,15 @@ def test_enqueue_lines_taps_once_and_not_for_nothing(producer, listener):
     assert listener.heard() == []
 
 
+def test_an_enqueue_that_is_swallowed_by_a_waiting_message_taps_too(producer, listener):
+    """Its transaction kept the message from being claimed: who found it locked looks again."""
+    producer.rows("enqueue", queue="q", payload=1, dedup_key="k")
+    assert listener.heard() == ["q default"]
+    forget(producer)
+    producer.rows("enqueue", queue="q", payload=1, dedup_key="k")
+    assert listener.heard() == ["q default"]
+
+
 def test_a_session_taps_once_in_twenty_milliseconds(producer, listener):
     for _ in range(200):  # until two commits fall into one window for sure: the machine may pause between them
         forget(producer)

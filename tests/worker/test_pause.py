@@ -5,9 +5,7 @@ import time
 import pytest
 
 
-@pytest.mark.parametrize(
-    "what", [{"queue": "q"}, {"tenant": "acme"}, {"queue": "q", "tenant": "acme"}], ids=lambda what: "+".join(what)
-)
+@pytest.mark.parametrize("what", [{"queue": "q"}, {"tenant": "acme"}, {"queue": "q", "tenant": "acme"}], ids="+".join)
 def test_a_worker_takes_nothing_of_what_is_paused_until_it_is_resumed(app, db, start, wait_for, what):
     done = []
 

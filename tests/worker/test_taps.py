@@ -240,3 +240,34 @@ def test_a_burst_of_taps_is_heard_in_flat_memory(db, start, wait_for, seen, monk
     assert memory() - before < 40_000_000
     db.put(payload=1)
     wait_for(lambda: 1 in seen)
+
+
+def test_a_message_that_a_producer_holds_back_is_asked_for_less_and_less_and_taken_at_its_commit(
+    app, db, start, wait_for
+):
+    done = []
+
+    @app.queue("q").consumer()
+    async def handle(message):
+        done.append(message.payload)
+
+    db.rows("select postrow.pause('q')")
+    db.rows("select id from postrow.enqueue('q', '1', dedup_key => 'k')")
+    with psycopg.connect(db.dsn) as producer:
+        producer.execute("select postrow.enqueue('q', '2', dedup_key => 'k')")
+        db.rows("select postrow.resume('q')")
+        start(poll_interval=30.0)
+        claims = "select sum(xact_commit + xact_rollback) from pg_stat_database where datname = current_database()"
+        wait_for(lambda: db.backends("claimer"))
+        time.sleep(
+            1.5
+        )  # until it asks four times a second; what is counted next is what it asks, and what this test does
+        before = db.value(claims)
+        time.sleep(1.0)
+        asked = db.value(claims) - before
+        assert done == []
+        producer.commit()
+        began = time.monotonic()
+        wait_for(lambda: done)
+        assert time.monotonic() - began < 1
+    assert asked < 100, "it asked again and again without a pause"

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 
 import postrow
 from postrow import Constant
@@ -268,3 +269,67 @@ def test_an_ack_of_ones_own_that_rolls_back_is_an_attempt_that_failed(app, db, s
     start()
     wait_for(lambda: db.history(id_))
     assert [row.attempt for row in db.rows("select attempt from effect")] == [2]
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+def test_a_block_that_is_ended_by_rollback_settles_nothing_and_the_handlers_return_counts(
+    app, db, start, wait_for, kind
+):
+    if kind == "async":
+
+        @app.queue("q").consumer()
+        async def handle(message):
+            async with message.transaction() as tx:
+                await tx.execute(*effect(message))
+                raise psycopg.Rollback
+
+    else:
+
+        @app.queue("q").consumer()
+        def handle(message):
+            with message.transaction() as tx:
+                tx.execute(*effect(message))
+                raise psycopg.Rollback
+
+    id_ = db.put()
+    start()
+    wait_for(lambda: db.history(id_))
+    assert db.rows("select 1 from effect") == []
+    assert db.live() == 0
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+def test_what_one_handler_sets_is_none_of_the_next_ones(app, db, start, wait_for, kind):
+    seen = []
+    changes = ("set app.tenant = 'acme'", "set search_path = ''", "create temporary table own (n int)")
+    look = "select current_setting('app.tenant', true), current_setting('search_path'), to_regclass('pg_temp.own')"
+
+    def told(tx, row):
+        seen.append((row, tx.row_factory is dict_row))
+        tx.row_factory = dict_row
+
+    if kind == "async":
+
+        @app.queue("q").consumer(concurrency=1)
+        async def handle(message):
+            async with message.transaction() as tx:
+                told(tx, await (await tx.execute(look)).fetchone())
+                for change in changes:
+                    await tx.execute(change)
+
+    else:
+
+        @app.queue("q").consumer(concurrency=1)
+        def handle(message):
+            with message.transaction() as tx:
+                told(tx, tx.execute(look).fetchone())
+                for change in changes:
+                    tx.execute(change)
+
+    db.put_many([1, 2, 3])
+    start(transactions=1)
+    wait_for(lambda: db.done() == 3)
+    (tenant, path, table), _ = seen[0]
+    assert (tenant in {None, ""}, path != "", table) == (True, True, None)
+    for (tenant, own_path, table), own_rows in seen[1:]:
+        assert (tenant in {None, ""}, own_path, table, own_rows) == (True, path, None, False)

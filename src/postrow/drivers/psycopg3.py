@@ -105,7 +105,8 @@ def _run_all_sync(conn: Sync, ops: Iterable[Op[list[T]]], *, ahead: bool) -> lis
     ops = iter(ops)
     first = list(islice(ops, 2))
     if len(first) < 2 or conn.pgconn.pipeline_status:  # one statement
-        return [item for op in chain(first, ops) for item in execute(conn, op)]
+        # in a pipeline all are made before the first is sent: one that cannot be made is no error of the database
+        return [item for op in [*first, *ops] for item in execute(conn, op)]
     _command(conn, _SAVEPOINT)
     found: list[T] = []
     try:
@@ -134,7 +135,7 @@ async def _run_all_async(conn: Async, ops: Iterable[Op[list[T]]], *, ahead: bool
     first = list(islice(ops, 2))
     found: list[T] = []
     if len(first) < 2 or conn.pgconn.pipeline_status:  # as above
-        for op in chain(first, ops):
+        for op in [*first, *ops]:
             items: list[T] = await execute_async(conn, op)
             found += items
         return found

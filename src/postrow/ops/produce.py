@@ -47,7 +47,9 @@ select id, deduplicated from postrow.enqueue_many($1::text, $2::text::jsonb, ten
 
 CHUNK_MESSAGES = 2_000  # a statement holds so many messages at most ...
 CHUNK_BYTES = 8_000_000  # ... and about so many bytes of JSON: both sides hold it in memory
-TOGETHER_MESSAGES = 100  # so many payloads are encoded together at most ...
+KEYED_MESSAGES = 100_000  # with keys, which one statement takes in sorted order: two lists within these bounds ...
+KEYED_BYTES = 64_000_000  # ... cannot deadlock
+TOGETHER_MESSAGES = 25  # so many payloads are encoded together at most ...
 TOGETHER_BYTES = 100_000  # ... while so many had no more than so many bytes: their size is known when they are encoded
 
 
@@ -181,7 +183,7 @@ class Lines(NamedTuple):
 def enqueue_many(queue: str, batches: Iterable[Lines], options: ManyOptions | Shared) -> Iterator[Op[list[Enqueued]]]:
     """Put many messages into a queue: an op for about each 2,000 of them or 8 MB, made as they are asked for.
 
-    With a `dedup_key` in the options the batches are those of `keyed`, else JSON texts of payloads.
+    With a `dedup_key` in the options the batches have the messages' keys, and an op holds up to 100,000 or 64 MB.
     """
     values = (name("queue", queue), *shared_values(options), *lineage.enqueued())
     keyed = options.get("dedup_key") is not None
@@ -190,17 +192,20 @@ def enqueue_many(queue: str, batches: Iterable[Lines], options: ManyOptions | Sh
         raise BadArgumentError(
             "dedup_for or dedup_while is given without dedup_key", hint="Give the key, or leave both out."
         )
-    return _chunks(batches, make)
+    most = (KEYED_MESSAGES, KEYED_BYTES) if keyed else (CHUNK_MESSAGES, CHUNK_BYTES)
+    return _chunks(batches, make, *most)
 
 
-def _chunks(batches: Iterable[Lines], make: Callable[[list[str]], Op[list[Enqueued]]]) -> Iterator[Op[list[Enqueued]]]:
+def _chunks(
+    batches: Iterable[Lines], make: Callable[[list[str]], Op[list[Enqueued]]], most: int, most_bytes: int
+) -> Iterator[Op[list[Enqueued]]]:
     chunk: list[str] = []
     count = size = 0
     for batch in batches:
         chunk.append(batch.text)
         count += batch.messages
         size += len(batch.text)
-        if count >= CHUNK_MESSAGES or size >= CHUNK_BYTES:
+        if count >= most or size >= most_bytes:
             yield make(chunk)
             chunk, count, size = [], 0, 0
     if chunk:

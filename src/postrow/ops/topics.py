@@ -15,7 +15,7 @@ from postrow.ops.op import Op, Row, single
 from postrow.ops.produce import PublishOptions, an_id, shared_values
 
 PUBLISH = """
-select queue, id, deduplicated from postrow.publish($1::text, $2::text::jsonb, tenant => $3::text,
+select queue, id, deduplicated, dead from postrow.publish($1::text, $2::text::jsonb, tenant => $3::text,
     priority => $4::int, delay => $5::interval, available_at => $6::timestamptz, max_attempts => $7::int,
     subject => $8::text, expires_at => $9::timestamptz, headers => $10::text::jsonb, id => $11::uuid,
     parent_id => $12::uuid, hops => $13::int)
@@ -48,7 +48,9 @@ def publish(topic: str, payload: str, options: PublishOptions, *, id_: UUID | No
         if not rows and topic not in _unrouted and len(_unrouted) < WARNED:
             _unrouted.add(topic)
             log.warning("nobody subscribes to topic %s: what is published to it is only recorded", topic)
-        return Published(topic, {queue: Enqueued(id_, deduplicated) for queue, id_, deduplicated in rows})
+        if any(dead for *_, dead in rows):
+            log.warning("topic %s was published in a chain of too many handlers: its messages are dead letters", topic)
+        return Published(topic, {queue: Enqueued(id_, again) for queue, id_, again, dead in rows if not dead})
 
     tenant, priority, delay, available_at, max_attempts, _, _, subject, expires_at, headers = shared_values(
         options, known=KNOWN

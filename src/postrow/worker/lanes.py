@@ -16,6 +16,8 @@ SLOW = 0.005  # seconds that a claim took over what its rows account for: it wal
 FIXED_ROWS = 25  # a claim's fixed cost, in rows
 MOST_LANES = 256  # in one claim
 TAP_WINDOW = 0.022  # seconds after a tap in which the next one may have been held back
+LOCKED_FIRST = 0.002  # seconds until the next look at a lane of which nothing was to be had ...
+LOCKED_MOST = 0.25  # ... and at most, doubling
 REMEMBERED = 10_000  # lanes; more, and all watermarks are forgotten
 
 
@@ -43,6 +45,7 @@ class Lanes:
         self._best = math.inf  # seconds a row, of late
         self._next_look = -math.inf
         self._due_at = math.inf
+        self._in_vain = 0  # discoveries that found something ready of which a claim then got nothing
 
     def forget(self) -> None:
         """After a reconnect, or a jump of the clock: begin anew."""
@@ -50,6 +53,7 @@ class Lanes:
 
     def tapped(self, tenant: str) -> None:
         """A message of this tenant was committed, or may be: its lanes are worth a look."""
+        self._in_vain = 0
         known = [key for key in self._states if key[0] == tenant]
         if known:
             self._ready.update(dict.fromkeys(known))
@@ -119,5 +123,10 @@ class Lanes:
                 state.gave_at = now
             elif now - state.gave_at > TAP_WINDOW:
                 self._ready.pop(key, None)
+        if any(edge.taken for edge in edges):
+            self._in_vain = 0
         if not self._ready:
-            self._due_at = -math.inf  # what is due next stood behind what is done now: look before sleeping
+            # What is due next stood behind what is done now: look before sleeping. But what is ready and yet not to be
+            # had is locked, as by a producer whose message it stands for: it is asked for less and less often.
+            self._due_at = now + min(LOCKED_MOST, LOCKED_FIRST * 2**self._in_vain) if self._in_vain else -math.inf
+            self._in_vain = min(self._in_vain + 1, 20)

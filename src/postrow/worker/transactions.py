@@ -7,9 +7,10 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
+from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from postrow.drivers.psycopg3 import execute, execute_async
@@ -43,20 +44,24 @@ class Transactions:
     @contextmanager
     def sync(self, slot: Slot, message: Message[Any]) -> Iterator[psycopg.Connection[Any]]:
         """A transaction that ends with the ack."""
+        acked = False  # the caller may end the block by psycopg.Rollback, which says nothing here
         with self._pool().connection() as conn:
             with conn.transaction():
                 yield conn
                 execute(conn, claims.ack_one(message))
-            slot.settled = slot.gone = True
+                acked = True
+            slot.settled = slot.gone = acked
 
     @asynccontextmanager
     async def asynchronous(self, slot: Slot, message: Message[Any]) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         """The same, for an async handler."""
+        acked = False
         async with (await self._async_pool()).connection() as conn:
             async with conn.transaction():
                 yield conn
                 await execute_async(conn, claims.ack_one(message))
-            slot.settled = slot.gone = True
+                acked = True
+            slot.settled = slot.gone = acked
 
     async def close(self) -> None:
         """Close what is idle now, and what is in use when it is given back."""
@@ -76,6 +81,7 @@ class Transactions:
                     timeout=PATIENCE,
                     max_idle=IDLE,
                     check=ConnectionPool.check_connection,
+                    reset=_reset,
                     open=True,
                     name="postrow-handlers",
                 )
@@ -92,12 +98,38 @@ class Transactions:
                     timeout=PATIENCE,
                     max_idle=IDLE,
                     check=AsyncConnectionPool.check_connection,
+                    reset=_reset_async,
                     open=False,
                     name="postrow-async-handlers",
                 )
                 await pool.open()
                 self._async = pool
             return self._async
+
+
+# What one handler set on its connection, and in its session, is none of the next one's. Not `discard all`: it would
+# take away statements that psycopg believes to be prepared.
+_RESET: LiteralString = "reset all; reset session authorization; discard temp"
+
+
+def _reset(conn: psycopg.Connection[Any]) -> None:
+    conn.row_factory = tuple_row
+    conn.cursor_factory = psycopg.Cursor
+    conn.isolation_level = conn.read_only = conn.deferrable = None
+    conn.autocommit = True
+    conn.execute(_RESET, prepare=False)
+    conn.autocommit = False
+
+
+async def _reset_async(conn: psycopg.AsyncConnection[Any]) -> None:
+    conn.row_factory = tuple_row
+    conn.cursor_factory = psycopg.AsyncCursor
+    await conn.set_isolation_level(None)
+    await conn.set_read_only(None)
+    await conn.set_deferrable(None)
+    await conn.set_autocommit(True)
+    await conn.execute(_RESET, prepare=False)
+    await conn.set_autocommit(False)
 
 
 class Transaction:

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import uuid4
 
-import psycopg
-
 from postrow import migrate
 from postrow.app import App, Consumer
 from postrow.drivers.psycopg3 import execute_async
 from postrow.durations import whole
-from postrow.errors import BadArgumentError, PostrowError, SchemaMismatchError
+from postrow.errors import BadArgumentError, PostrowError
 from postrow.ops import Op, fleet
 from postrow.worker.acker import Acker
 from postrow.worker.claimer import Claimer

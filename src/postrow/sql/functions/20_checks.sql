@@ -128,6 +128,18 @@ end
 $$
 
 -- next
+-- How many published messages led to one: from 0 on, and not beyond what its column holds.
+create or replace function postrow.check_hops(hops int) returns void
+language plpgsql immutable parallel safe
+as $$
+begin
+    if (hops between 0 and 32000) is not true then
+        perform postrow.refuse(format('hops is %s', coalesce(hops::text, 'null')), 'Give a number from 0 to 32000.');
+    end if;
+end
+$$
+
+-- next
 -- Every option of a message, for all that enqueue. Raises PW002, PW003, PW004.
 create or replace function postrow.check_message(
     queue text, tenant text, priority int, delay interval, available_at timestamptz, max_attempts int,

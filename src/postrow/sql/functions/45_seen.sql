@@ -98,7 +98,8 @@ $$
 -- last message; while that waits, unclaimed, it stands for this one too, and `for key share` keeps it from being claimed
 -- before the caller commits, so that its run sees what he did. Locked by another: it counts as claimed. `alive`: while
 -- it is unfinished. Else the row is pointed at this message; who comes second there waits for the first to end, and looks again.
--- In REPEATABLE READ and above a rival that committed meanwhile is 40001. Locks the key's row; no other row is waited for. Internal.
+-- In REPEATABLE READ and above a rival that committed meanwhile is 40001. Locks the key's row; no other row is waited for.
+-- A row of `dedup_while` means nothing once its message has ended, and the sweep keeps it while that lives: so an hour. Internal.
 create or replace function postrow.take_key(
     tenant text, queue text, key text, dedup_for interval, dedup_while text, id uuid, due timestamptz, now timestamptz
 ) returns uuid
@@ -118,7 +119,7 @@ begin
     loop
         insert into postrow.seen (tenant, scope, key, queue, message_id, until)
         values (take_key.tenant, v_scope, take_key.key, take_key.queue, take_key.id,
-            take_key.due + interval '7 days')
+            take_key.due + interval '1 hour')
         on conflict do nothing;
         if found then
             return null;
@@ -127,6 +128,11 @@ begin
         where s.tenant = take_key.tenant and s.scope = v_scope and s.key = take_key.key;
         continue when not found;  -- swept since the insert
         if take_key.dedup_while = 'alive' then
+            if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+                -- a snapshot may be older than its end: the attempt to lock it says 40001 then
+                perform from postrow.message m where m.tenant = take_key.tenant and m.id = v_present
+                for key share skip locked;
+            end if;
             perform from postrow.message m
             where m.tenant = take_key.tenant and m.id = v_present
                 and (m.claim_token is not null or m.expires_at is null or m.expires_at > take_key.now);
@@ -139,7 +145,7 @@ begin
         if found then
             return v_present;
         end if;
-        update postrow.seen s set message_id = take_key.id, until = take_key.due + interval '7 days'
+        update postrow.seen s set message_id = take_key.id, until = take_key.due + interval '1 hour'
         where s.tenant = take_key.tenant and s.scope = v_scope and s.key = take_key.key
             and s.message_id = v_present;
         if found then

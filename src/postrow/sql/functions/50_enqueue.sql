@@ -27,6 +27,7 @@ begin
     if payload is null then
         perform postrow.refuse('payload is null', 'Give a JSON value; ''null''::jsonb is one.');
     end if;
+    perform postrow.check_hops(hops);
     v_due := greatest(coalesce(available_at, v_now + delay), v_now);
     if v_given is not null then
         v_present := postrow.take_id(tenant, v_given, queue, v_due + interval '7 days', v_now);
@@ -42,6 +43,9 @@ begin
     deduplicated := v_present is not null;
     if deduplicated then
         id := v_present;
+        if dedup_key is not null then
+            perform postrow.tap(queue, tenant);  -- who found the message locked by this transaction looks again at its end
+        end if;
         return;
     end if;
     insert into postrow.message (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by,
@@ -112,7 +116,8 @@ begin
             x.dedup_while, x.expires_at, x.headers)
         from jsonb_to_record(postrow.own_options(v_row.own,
             -- a rule for all is none of those without a key
-            case when v_row.own ? 'dedup_key' or check_each.defaults ? 'dedup_key' then check_each.defaults
+            case when v_row.own ->> 'dedup_key' is not null
+                    or check_each.defaults ? 'dedup_key' and not v_row.own ? 'dedup_key' then check_each.defaults
                 else check_each.defaults - '{dedup_for,dedup_while}'::text[] end)) x(tenant text, priority int, delay interval,
             available_at timestamptz, max_attempts int, target text, target_for interval, subject text,
             group_key text, dedup_key text, dedup_for interval, dedup_while text, expires_at timestamptz,
@@ -123,12 +128,13 @@ $$
 
 -- next
 -- The options of one element of enqueue_many over the defaults of the call: its own `delay` or `available_at`
--- replaces both. Internal.
+-- replaces both, and so does its own `dedup_for` or `dedup_while`. Internal.
 create or replace function postrow.own_options(message jsonb, defaults jsonb) returns jsonb
 language sql immutable parallel safe
 as $$
-select case when message ? 'delay' or message ? 'available_at' then defaults - '{delay,available_at}'::text[]
-    else defaults end || (message - 'payload')
+select defaults - case when message ? 'delay' or message ? 'available_at' then '{delay,available_at}'::text[] else '{}' end
+    - case when message ? 'dedup_for' or message ? 'dedup_while' then '{dedup_for,dedup_while}'::text[] else '{}' end
+    || (message - 'payload')
 $$
 
 -- next
@@ -156,12 +162,15 @@ declare
     v_defaults  jsonb;
     v_given     record;  -- whether any message brings options of its own, ids, and keys
     v_stands    uuid[] := '{}';  -- by position: the message that stands for this one, null for a new one
+    v_repeats   jsonb := '[]';  -- of an id: the place, the place where it came first, and the id
+    v_later     int[] := '{}';  -- those places
     v_row       record;
     v_present   uuid;
 begin
     if jsonb_typeof(enqueue_many.messages) is distinct from 'array' then
         perform postrow.refuse('messages has to be a JSON array of objects with a payload');
     end if;
+    perform postrow.check_hops(enqueue_many.hops);
     select coalesce(jsonb_object_agg(d.key, d.value), '{}') into v_defaults
     from jsonb_each(jsonb_build_object('tenant', tenant, 'priority', priority, 'delay', delay,
         'available_at', available_at, 'max_attempts', max_attempts, 'target', target,
@@ -182,11 +191,14 @@ begin
         loop
             v_present := postrow.take_id(v_row.tenant, v_row.id, enqueue_many.queue,
                 v_row.due + interval '7 days', v_now);
-            for i in 1 .. cardinality(v_row.places) loop
-                if i > 1 or v_present is not null then
-                    v_stands[v_row.places[i]] := coalesce(v_present, v_row.id);
-                end if;
-            end loop;
+            if v_present is not null then
+                v_stands[v_row.places[1]] := v_present;
+            end if;
+            if cardinality(v_row.places) > 1 then  -- the others are what the first is, which its key may decide
+                v_repeats := v_repeats || (select jsonb_agg(jsonb_build_array(r.place, v_row.places[1], v_row.id))
+                    from unnest(v_row.places[2:]) r(place));
+                v_later := v_later || v_row.places[2:]::int[];
+            end if;
         end loop;
     end if;
     if v_given.keys then
@@ -199,7 +211,7 @@ begin
                 jsonb_to_record(postrow.own_options(e.value, v_defaults))
                     x(tenant text, id uuid, delay interval, available_at timestamptz, dedup_key text, dedup_for interval,
                     dedup_while text)
-            where x.dedup_key is not null and v_stands[e.ordinality] is null
+            where x.dedup_key is not null and v_stands[e.ordinality] is null and e.ordinality::int <> all (v_later)
             group by 1, 2, 3 order by x.tenant collate "C", 3, x.dedup_key collate "C"
         loop
             v_present := postrow.take_key(v_row.tenant, enqueue_many.queue, v_row.dedup_key, v_row.dedup_for,
@@ -215,6 +227,11 @@ begin
             end loop;
         end loop;
     end if;
+    for v_row in select (r.value ->> 0)::int as place, (r.value ->> 1)::int as first, (r.value ->> 2)::uuid as id
+        from jsonb_array_elements(v_repeats) r
+    loop
+        v_stands[v_row.place] := coalesce(v_stands[v_row.first], v_row.id);
+    end loop;
 
     return query
     with parsed as materialized (
@@ -270,7 +287,8 @@ begin
     if payloads is null then
         perform postrow.refuse('payloads is null', 'Give a text with one JSON value a line.');
     end if;
-    if payloads <> '' and get_byte(textsend(payloads), octet_length(payloads) - 1) = 10 then
+    perform postrow.check_hops(hops);
+    if payloads <> '' and get_byte(convert_to(payloads, getdatabaseencoding()), octet_length(payloads) - 1) = 10 then
         payloads := rtrim(payloads, E'\r\n');  -- a file ends with a line feed; rtrim alone takes a tenth of the time
     end if;
     insert into postrow.message (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by,

@@ -85,8 +85,8 @@ $$
 
 -- next
 -- Publishes to a topic, in the caller's transaction: a message for each queue that a subscription of the tenant, or of
--- all, routes it to; one for a queue, however many patterns fit. Each has its own attempts and its own end. Gives queue, id and
--- deduplicated of each; nothing when nobody subscribes: then it is recorded in the history, outcome `unrouted`, of the
+-- all, routes it to; one for a queue, however many patterns fit. Each has its own attempts and its own end. Gives queue, id,
+-- deduplicated and dead of each; nothing when nobody subscribes: then it is recorded in the history, outcome `unrouted`, of the
 -- queue that has the topic's name. A caller's `id` makes one id for each queue: published again it is the same messages.
 -- `hops` says how many times messages led to this one; over the setting max_hops (8) all of them are dead letters, reason
 -- `hops`, so that handlers which publish to each other end. Reads subscriptions, which change when workers start.
@@ -96,7 +96,7 @@ create or replace function postrow.publish(
     available_at timestamptz default null, max_attempts int default null, subject text default null,
     group_key text default null, expires_at timestamptz default null, headers jsonb default null,
     inout id uuid default null, parent_id uuid default null, hops int default 0,
-    out queue text, out deduplicated boolean
+    out queue text, out deduplicated boolean, out dead boolean
 ) returns setof record
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -116,9 +116,8 @@ begin
         publish.headers);
     if publish.payload is null then
         perform postrow.refuse('payload is null', 'Give a JSON value; ''null''::jsonb is one.');
-    elsif (publish.hops between 0 and 32000) is not true then
-        perform postrow.refuse(format('hops is %s', coalesce(publish.hops::text, 'null')), 'Give 0 or more.');
     end if;
+    perform postrow.check_hops(publish.hops);
     v_due := greatest(coalesce(publish.available_at, v_now + publish.delay), v_now);
     v_dead := publish.hops > 0 and publish.hops > postrow.setting('max_hops')::int;
     v_queues := array(select distinct s.queue from postrow.subscription s
@@ -126,7 +125,7 @@ begin
     if v_queues = '{}' then
         id := coalesce(v_given, postrow.uuid7());
         if v_given is null
-            or postrow.take_id(publish.tenant, v_given, publish.topic, v_due + interval '7 days', v_now) is null then
+            or postrow.take_id(publish.tenant, postrow.id_in('', v_given), '', v_due + interval '7 days', v_now) is null then
             insert into postrow.history (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by,
                 finished_at, attempt, max_attempts, subject, expires_at, topic, parent_id, hops, outcome)
             values (publish.tenant, id, publish.topic, publish.priority, publish.payload, publish.headers, v_now, v_by,
@@ -144,9 +143,10 @@ begin
             v_present := postrow.take_id(publish.tenant, id, queue, v_due + interval '7 days', v_now);
         end if;
         deduplicated := v_present is not null;
+        dead := v_dead and not deduplicated;
         if deduplicated then
             id := v_present;
-        elsif v_dead then
+        elsif dead then
             insert into postrow.dead_letter (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by,
                 died_at, attempt, max_attempts, subject, expires_at, topic, parent_id, hops, reason, failures)
             values (publish.tenant, id, queue, publish.priority, publish.payload, publish.headers, v_now, v_by,

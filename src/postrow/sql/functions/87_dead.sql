@@ -43,7 +43,7 @@ begin
         case when v_dead.expires_at > v_now then v_dead.expires_at end, v_dead.topic, v_dead.parent_id, v_dead.hops,
         v_dead.failures);
     -- if the dead message is its key's last one, the new message is now
-    update postrow.seen s set message_id = v_new
+    update postrow.seen s set message_id = v_new, until = v_now + interval '1 hour'
     where s.tenant = v_dead.tenant and s.scope = 'while ' || v_dead.queue and s.key = v_dead.dedup_key
         and s.message_id = v_dead.id;
     update postrow.dead_letter d
