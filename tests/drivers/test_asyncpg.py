@@ -213,7 +213,7 @@ async def test_a_cancelled_call_leaves_the_decision_to_the_caller(conn, sessions
 
 
 async def test_a_list_that_is_cancelled_is_taken_back_as_a_whole(conn, sessions, stored, wait_blocked, monkeypatch):
-    monkeypatch.setattr(produce, "CHUNK_MESSAGES", 1)
+    monkeypatch.setattr(produce, "KEYED_MESSAGES", 1)
     rival = sessions("rival")
     rival.run("begin")
     rival.run("select postrow.enqueue('q', '\"rival\"', dedup_key => '2', dedup_for => '1 h')")
