@@ -107,7 +107,17 @@ def committed(shared_dsn):
     """The shared DSN, for tests whose commits must be seen; what they left is deleted at the end."""
     yield shared_dsn
     with psycopg.connect(shared_dsn, autocommit=True) as conn:
-        for table in ("message", "history", "dead_letter", "seen", "consumer", "worker", "subscription", "pause"):
+        for table in (
+            "message",
+            "history",
+            "dead_letter",
+            "seen",
+            "consumer",
+            "worker",
+            "subscription",
+            "pause",
+            "schedule",
+        ):
             conn.execute(f"delete from postrow.{table}")
 
 

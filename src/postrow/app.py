@@ -6,10 +6,10 @@ import functools
 import inspect
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack, overload
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack, get_args, overload
 from uuid import UUID
 from weakref import WeakSet
 
@@ -20,7 +20,9 @@ from postrow.errors import BadArgumentError, ConsumerConflictError
 from postrow.models import Enqueued, Exponential, Message, RetryPolicy
 from postrow.ops import Op, produce
 from postrow.ops.produce import ManyOptions, Options
-from postrow.payload import Codec
+from postrow.ops.schedules import Declared
+from postrow.payload import Codec, encode
+from postrow.schedules import Missed, times
 
 if TYPE_CHECKING:
     from postrow.drivers.handles import AsyncHandle, SyncHandle
@@ -217,6 +219,7 @@ class App:
         self.queues: dict[str, Queue[Any]] = {}
         self.consumers: dict[tuple[str, str], Consumer] = {}
         self.subscriptions: list[Subscribed] = []
+        self.schedules: dict[tuple[str, str], Declared] = {}
         _apps.add(self)
 
     @property
@@ -290,6 +293,62 @@ class App:
             return function if own else target.consumer()(function)
 
         return register
+
+    def schedule(
+        self,
+        name: str,
+        *,
+        queue: Queue[T] | str,
+        payload: T | None = None,
+        cron: str | None = None,
+        every: Duration | None = None,
+        at: datetime | None = None,
+        timezone: str = "UTC",
+        missed: Missed = "once",
+        tenant: str = "default",
+        priority: int = 0,
+        max_attempts: int | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Enqueue a message at times; workers register the schedule when they start, and any of them enqueues it.
+
+        Each time is one message, however many workers there are. Its headers say `schedule` and `scheduled_for`.
+
+        Args:
+            name: of the schedule, one of its tenant. Declared again with other times or another payload, it is changed.
+            queue: where to, by name or as a `Queue`.
+            payload: of each message.
+            cron: five fields (minute, hour, day, month, day of week), or six with seconds first; in `timezone`.
+            every: seconds or timedelta, from a second on; the first one is so long after the worker's start.
+            at: once, a datetime with a zone.
+            timezone: the name of the zone that `cron` is meant in, such as "Europe/Berlin".
+            missed: what becomes of times at which no worker ran: "skip", "once" (the last) or "all" (1,000 at most).
+            tenant: the owner of the messages.
+            priority: of each message, as for `enqueue`.
+            max_attempts: of each message; the consumer's if None.
+            headers: of each message, beside those two.
+
+        Raises:
+            BadArgumentError: not one of cron, every and at, or one that cannot be read; or the app has that schedule.
+            PayloadError: the payload cannot be carried.
+        """
+        target = queue if isinstance(queue, Queue) else self.queue(queue)
+        key = (a_name("tenant", tenant), a_name("name", name))
+        if key in self.schedules:
+            raise BadArgumentError(f"the app has the schedule {name} already", hint="Give each its own name.")
+        if missed not in get_args(Missed):
+            raise BadArgumentError(f"missed is {missed!r}", hint="Give skip, once or all.")
+        self.schedules[key] = Declared(
+            name=key[1],
+            times=times(cron=cron, every=every, at=at, timezone=timezone),
+            queue=target.name,
+            payload=target.codec.encode(payload),  # type: ignore[arg-type]  # None, where the queue's type has it
+            missed=missed,
+            tenant=key[0],
+            priority=whole("priority", priority, least=-32768, most=32767),
+            headers=None if headers is None else encode(dict(headers), what="headers"),
+            max_attempts=None if max_attempts is None else whole("max_attempts", max_attempts, least=1),
+        )
 
     def send(
         self,

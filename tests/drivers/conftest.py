@@ -530,7 +530,17 @@ def monitor(_monitor, committed):
 def committed(shared_dsn, _monitor):
     """The shared DSN; what a test left is deleted at its end."""
     yield shared_dsn
-    for table in ("message", "history", "dead_letter", "seen", "consumer", "worker", "subscription", "pause"):
+    for table in (
+        "message",
+        "history",
+        "dead_letter",
+        "seen",
+        "consumer",
+        "worker",
+        "subscription",
+        "pause",
+        "schedule",
+    ):
         _monitor.execute(f"delete from postrow.{table}")
 
 

@@ -18,6 +18,16 @@ PUBLIC_API = {  # function: (roles, a call of it)
     "publish": ({PRODUCER, WORKER, ADMIN}, {"topic": "t", "payload": 1}),
     "subscribe": ({WORKER, ADMIN}, {"pattern": "t.#", "queue": "q"}),
     "unsubscribe": ({ADMIN}, {"pattern": "t.#", "queue": "q"}),
+    "put_schedule": (
+        {WORKER, ADMIN},
+        {"name": "n", "queue": "q", "payload": 1, "kind": "every", "spec": "60", "next_at": None},
+    ),
+    "due_schedules": ({WORKER, ADMIN}, {}),
+    "fire": ({WORKER, ADMIN}, {"name": "n", "times": [], "next_at": None}),
+    "drop_schedule": ({ADMIN}, {"name": "n"}),
+    "pause_schedule": ({ADMIN}, {"name": "n", "paused": True}),
+    "schedules": ({WORKER, ADMIN, READER}, {}),
+    "next_schedule": ({WORKER, ADMIN, READER}, {}),
     "pause": ({ADMIN}, {"queue": "q"}),
     "resume": ({ADMIN}, {"queue": "q"}),
     "purge": ({ADMIN}, {"queue": "q"}),
@@ -60,7 +70,7 @@ PUBLIC_API = {  # function: (roles, a call of it)
     "schema_version": (set(ROLES), {}),
 }
 TABLES = (
-    *("message", "history", "dead_letter", "seen", "subscription", "pause", "consumer"),
+    *("message", "history", "dead_letter", "seen", "subscription", "pause", "schedule", "consumer"),
     *("worker", "setting", "migration", "function_file"),
 )
 DONE = {"00000", "PW004", "PW009"}  # allowed; and not built yet, or no such dead letter

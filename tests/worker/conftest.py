@@ -176,7 +176,17 @@ def db(_worker_db):
     wait_for_end = time.monotonic() + 20
     while _worker_db.backends() and time.monotonic() < wait_for_end:
         time.sleep(0.005)  # a server's processes end a moment after their clients
-    for table in ("message", "history", "dead_letter", "seen", "consumer", "worker", "subscription", "pause"):
+    for table in (
+        "message",
+        "history",
+        "dead_letter",
+        "seen",
+        "consumer",
+        "worker",
+        "subscription",
+        "pause",
+        "schedule",
+    ):
         _worker_db.rows(f"delete from postrow.{table}")
     _worker_db.rows("reset all")
 

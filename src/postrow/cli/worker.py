@@ -100,6 +100,9 @@ def worker(
     sweep: Annotated[
         bool, typer.Option("--sweep/--no-sweep", help="Take part in the sweep; at least one process has to.")
     ] = True,
+    schedule: Annotated[
+        bool, typer.Option("--schedule/--no-schedule", help="Enqueue what is scheduled; at least one process has to.")
+    ] = True,
     transactions: Annotated[
         int, typer.Option(metavar="N", min=1, help="Connections that message.transaction() may use at once.")
     ] = OPEN_AT_ONCE,
@@ -128,6 +131,7 @@ def worker(
         grace=grace.total_seconds(),
         health=(health.host, health.port) if health is not None else None,
         sweep=sweep,
+        schedule=schedule,
         transactions=transactions,
     )
     log.info(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -11,17 +12,19 @@ import psycopg
 from postrow.app import App, Consumer
 from postrow.drivers.psycopg3 import execute_async
 from postrow.errors import SchemaMismatchError
-from postrow.ops import Op, fleet, topics
+from postrow.ops import Op, fleet, schedules, topics
 
 log = logging.getLogger("postrow.worker")
 
 
 def registrations(app: App, consumers: Iterable[Consumer]) -> Iterator[Op[Any]]:
-    """Make the handlers the consumers of their queues, and the app's subscriptions known."""
+    """Make the handlers the consumers of their queues, and the app's subscriptions and schedules known."""
     for consumer in consumers:
         yield registration(consumer)
     for pattern, queue, tenant in app.subscriptions:
         yield topics.subscribe(pattern, queue, tenant=tenant)
+    for declared in app.schedules.values():
+        yield schedules.put(declared, now=datetime.now(UTC))
 
 
 def registration(consumer: Consumer) -> Op[None]:
@@ -65,3 +68,5 @@ def say_wiring(app: App, consumers: Sequence[Consumer], *, worker: str) -> None:
             log.info("worker %s: topic %s -> queue %s%s", worker, pattern, queue, whose)
         else:
             log.warning("topic %s -> queue %s%s, which has no handler in this app", pattern, queue, whose)
+    for declared in app.schedules.values():
+        log.info("worker %s: schedule %s (%s) -> queue %s", worker, declared.name, declared.times.said, declared.queue)

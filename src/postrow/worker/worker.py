@@ -27,6 +27,7 @@ from postrow.worker.health import Health, HealthServer
 from postrow.worker.heartbeat import Heartbeat
 from postrow.worker.listener import Listener
 from postrow.worker.registry import present_version, registrations, say_wiring
+from postrow.worker.scheduler import Scheduler
 from postrow.worker.signals import stopping_on_signals
 from postrow.worker.slots import Slot, Slots
 from postrow.worker.supervisor import Supervisor
@@ -68,6 +69,7 @@ class Worker:
         grace: seconds that running handlers have to finish after SIGTERM; then they are released.
         health: host and port of the health pages; None: none.
         sweep: whether this worker takes part in the sweep; at least one process should.
+        schedule: whether this worker enqueues what is scheduled; at least one process should.
         transactions: how many connections `message.transaction()` may use at once, for async and sync handlers each.
 
     Raises:
@@ -87,6 +89,7 @@ class Worker:
         grace: float = 30.0,
         health: tuple[str, int] | None = None,
         sweep: bool = True,
+        schedule: bool = True,
         transactions: int = OPEN_AT_ONCE,
     ) -> None:
         self.consumers = _consumers(app, queues)
@@ -107,6 +110,7 @@ class Worker:
         self._grace = grace
         self._health_address = health
         self._sweep = sweep
+        self._schedule = schedule
         self._concurrency = concurrency or sum(consumer.concurrency for consumer in self.consumers)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -235,6 +239,8 @@ class Worker:
             keep("listener", listener.run)
         if self._sweep:
             keep("sweeper", Sweeper(database, weather).run)
+        if self._schedule:
+            keep("scheduler", Scheduler(database, weather).run)
         say_wiring(self._app, self.consumers, worker=self.name)
         try:
             await self._stop.wait()

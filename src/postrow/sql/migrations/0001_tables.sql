@@ -219,6 +219,32 @@ create table postrow.pause (
 )
 
 -- next
+-- What is enqueued at times. Written by who declares it, and by the scheduler that has it when it is due.
+create table postrow.schedule (
+    tenant         text collate "C" not null,
+    name           text collate "C" not null,
+    kind           text collate "C" not null check (kind in ('cron', 'every', 'at')),
+    spec           text not null,
+    timezone       text not null,
+    queue          text collate "C" not null,
+    payload        jsonb not null,
+    priority       smallint not null,
+    headers        jsonb,
+    max_attempts   int,
+    missed         text collate "C" not null check (missed in ('skip', 'once', 'all')),
+    paused         boolean not null default false,
+    next_at        timestamptz,  -- null: it is over
+    last_at        timestamptz,  -- the last time that was enqueued
+    registered_by  text not null,
+    registered_at  timestamptz not null,
+    primary key (tenant, name)
+)
+
+-- next
+-- due_schedules, next_schedule.
+create index schedule_next on postrow.schedule (next_at) where next_at is not null and not paused
+
+-- next
 -- What handles a queue, one for each (tenant or '*' for all, queue), and how it is retried.
 create table postrow.consumer (
     tenant         text collate "C" not null,

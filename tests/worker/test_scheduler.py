@@ -1,0 +1,83 @@
+"""Workers enqueue what is scheduled: the app's own schedules and those that were declared elsewhere; each time once."""
+
+import datetime as dt
+import itertools
+
+import pytest
+
+import postrow
+from postrow import App
+
+
+def test_two_workers_enqueue_each_time_once(app, db, start, wait_for):
+    done = []
+
+    @app.queue("ticks").consumer()
+    async def tick(message):
+        done.append(message.headers["scheduled_for"])
+
+    app.schedule("each_second", queue="ticks", payload={"n": 1}, cron="* * * * * *")
+    start(name="w1")
+    start(name="w2")
+    wait_for(lambda: len(done) >= 3)
+    assert len(set(done)) == len(done)
+    seconds = sorted(dt.datetime.fromisoformat(text) for text in done)
+    assert [b - a for a, b in itertools.pairwise(seconds)] == [dt.timedelta(seconds=1)] * (len(seconds) - 1)
+
+
+def test_a_schedule_is_said_at_the_start_and_changed_by_the_next_one(app, db, start, wait_for, lines):
+    @app.queue("q").consumer()
+    async def handle(message): ...
+
+    app.schedule("nightly", queue="q", payload=1, cron="30 4 * * *", timezone="Europe/Berlin")
+    start()
+    wait_for(lambda: lines("schedule nightly (30 4 * * * Europe/Berlin) -> queue q"))
+    (row,) = db.rows("select * from postrow.schedule")
+    assert (row.spec, row.timezone, row.payload) == ("30 4 * * *", "Europe/Berlin", 1)
+    assert row.next_at.minute == 30
+
+
+def test_what_was_missed_comes_once(app, db, start, wait_for):
+    done = []
+
+    @app.queue("q").consumer()
+    async def handle(message):
+        done.append(message.headers["scheduled_for"])
+
+    db.rows(
+        "select postrow.put_schedule('hourly', 'q', '1', 'cron', '0 * * * *', "
+        "date_trunc('hour', now()) - interval '5 hours')"
+    )
+    start()
+    wait_for(lambda: done)
+    (row,) = db.rows("select date_trunc('hour', now()) as hour, * from postrow.schedule")
+    assert [dt.datetime.fromisoformat(text) for text in done] == [row.hour]
+    assert row.next_at == row.hour + dt.timedelta(hours=1)
+
+
+def test_a_worker_that_shall_not_enqueues_nothing(app, db, start, wait_for):
+    @app.queue("q").consumer()
+    async def handle(message): ...
+
+    db.rows("select postrow.put_schedule('n', 'q', '1', 'every', '60', now())")
+    start(schedule=False)
+    id_ = db.put()
+    wait_for(lambda: db.history(id_))
+    assert db.done() == 1
+    assert not db.backends("scheduler")
+
+
+def test_a_schedule_of_an_app_is_checked_when_it_is_declared():
+    app = App()
+    typed = app.queue("typed", int)
+    app.schedule("n", queue=typed, payload=7, every=60)
+    for bad in (
+        {"name": "n", "queue": typed, "payload": 7, "every": 60},
+        {"name": "m", "queue": typed, "payload": 7},
+        {"name": "m", "queue": typed, "payload": 7, "cron": "x"},
+        {"name": "m", "queue": typed, "payload": 7, "every": 60, "missed": "twice"},
+        {"name": "m", "queue": typed, "payload": "text", "every": 60},
+    ):
+        with pytest.raises((postrow.BadArgumentError, postrow.PayloadError)):
+            app.schedule(bad.pop("name"), **bad)
+    assert [declared.payload for declared in app.schedules.values()] == ["7"]
