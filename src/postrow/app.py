@@ -161,6 +161,24 @@ class Queue(Generic[T]):
 
         return register
 
+    def on_dead(
+        self, *, name: str | None = None, tenant: str = "*", concurrency: int = 10, timeout: Duration | None = None
+    ) -> Callable[[Callable[[Message[T]], R]], Callable[[Message[T]], R]]:
+        """Make the decorated function the handler of this queue's dead letters: it runs once for each.
+
+        Its message has the dead one's payload, `subject` and `failures`; `parent_id` is the dead letter's id, and the
+        headers say `dead_letter` and `reason`. It comes from the queue `<queue>:dead`, in the same transaction as the
+        death. If it fails that is recorded with the dead letter's failures, and not tried again.
+
+        Args:
+            name: what the handler is called in the database; the function's name if not given.
+            tenant: the one tenant it is for, or all.
+            concurrency: how many one process handles at once.
+            timeout: seconds or timedelta after which an async one is cancelled and has failed.
+        """
+        queue: Queue[T] = self.app.queue(f"{self.name}:dead", self.type)
+        return queue.consumer(name=name, tenant=tenant, concurrency=concurrency, timeout=timeout, max_attempts=1)
+
 
 def _handler(function: Callable[[Message[T]], R]) -> Callable[[Message[T]], R]:
     """The function, if it can be called with a message and its body then runs."""

@@ -13,7 +13,8 @@ from postrow.ops.op import Op, Row, nothing, single
 REGISTER = """
 select postrow.register_consumer($1::text, $2::text, tenant => $3::text, lease => $4::interval, retry => $5::text,
     retry_base => $6::interval, retry_factor => $7::float8, retry_cap => $8::interval, retry_jitter => $9::boolean,
-    max_attempts => $10::int, keep_history => $11::boolean, replace => $12::boolean)
+    max_attempts => $10::int, keep_history => $11::boolean, replace => $12::boolean,
+    on_dead => $13::boolean)
 """
 
 
@@ -27,6 +28,7 @@ def register_consumer(
     max_attempts: int,
     keep_history: bool,
     replace: bool = False,
+    on_dead: bool = False,
 ) -> Op[None]:
     """Make `handler` the consumer of a queue."""
     params = (
@@ -42,6 +44,7 @@ def register_consumer(
         max_attempts,
         keep_history,
         replace,
+        on_dead,
     )
     return Op(REGISTER, params, nothing)
 

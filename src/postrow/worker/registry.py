@@ -20,14 +20,14 @@ log = logging.getLogger("postrow.worker")
 def registrations(app: App, consumers: Iterable[Consumer]) -> Iterator[Op[Any]]:
     """Make the handlers the consumers of their queues, and the app's subscriptions and schedules known."""
     for consumer in consumers:
-        yield registration(consumer)
+        yield registration(app, consumer)
     for pattern, queue, tenant in app.subscriptions:
         yield topics.subscribe(pattern, queue, tenant=tenant)
     for declared in app.schedules.values():
         yield schedules.put(declared, now=datetime.now(UTC))
 
 
-def registration(consumer: Consumer) -> Op[None]:
+def registration(app: App, consumer: Consumer) -> Op[None]:
     """Makes an app's handler the consumer of its queue."""
     return fleet.register_consumer(
         consumer.queue.name,
@@ -37,6 +37,7 @@ def registration(consumer: Consumer) -> Op[None]:
         retry=consumer.retry,
         max_attempts=consumer.max_attempts,
         keep_history=consumer.keep_history,
+        on_dead=any((f"{consumer.queue.name}:dead", tenant) in app.consumers for tenant in (consumer.tenant, "*")),
     )
 
 

@@ -368,7 +368,8 @@ def _consumers(app: App, queues: Sequence[str] | None) -> list[Consumer]:
             raise BadArgumentError(
                 f"the app has no handler for queue {name!r}", hint=f"It has them for: {', '.join(sorted(served))}."
             )
-    return [consumer for (name, _), consumer in app.consumers.items() if name in set(queues)]
+    wanted = {*queues, *(f"{name}:dead" for name in queues)}  # with the handlers of their dead letters
+    return [consumer for (name, _), consumer in app.consumers.items() if name in wanted]
 
 
 async def _end_tasks() -> None:

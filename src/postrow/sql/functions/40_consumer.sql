@@ -45,14 +45,16 @@ $$
 -- next
 -- Makes `handler` the consumer of a queue, for one tenant or for all ('*'). Workers call it when they start.
 -- The same handler again: its policy becomes the given one (the last start wins), and the row is written only
--- if something differs. Another handler: PW005, naming the present one, unless `replace`.
+-- if something differs. Another handler: PW005, naming the present one, unless `replace`. `on_dead`: each message of it that
+-- dies is told, once, to the queue `<queue>:dead`.
 -- Locks that one row; enqueue and claim never do.
 create or replace function postrow.register_consumer(
     queue text, handler text, tenant text default '*', kind text default 'worker',
     lease interval default '60 seconds', retry text default 'exponential',
     retry_base interval default '10 seconds', retry_factor double precision default 2,
     retry_cap interval default '1 hour', retry_jitter boolean default true,
-    max_attempts int default 5, keep_history boolean default true, replace boolean default false
+    max_attempts int default 5, keep_history boolean default true, replace boolean default false,
+    on_dead boolean default false
 ) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -68,8 +70,8 @@ begin
     end if;
     if register_consumer.lease is null or register_consumer.max_attempts is null
         or register_consumer.keep_history is null or register_consumer.retry_jitter is null
-        or register_consumer.kind is null then
-        perform postrow.refuse('lease, max_attempts, keep_history, retry_jitter and kind cannot be null',
+        or register_consumer.kind is null or register_consumer.on_dead is null then
+        perform postrow.refuse('lease, max_attempts, keep_history, retry_jitter, kind and on_dead cannot be null',
             'Leave an option out to have its default.');
     end if;
     perform postrow.check_lease(register_consumer.lease);
@@ -92,7 +94,7 @@ begin
         register_consumer.kind, register_consumer.lease, register_consumer.retry,
         register_consumer.retry_base, register_consumer.retry_factor, register_consumer.retry_cap,
         register_consumer.retry_jitter, register_consumer.max_attempts, register_consumer.keep_history,
-        postrow.caller(), postrow.clock())::postrow.consumer;
+        register_consumer.on_dead, postrow.caller(), postrow.clock())::postrow.consumer;
     loop
         insert into postrow.consumer select v_new.* on conflict do nothing;
         exit when found;

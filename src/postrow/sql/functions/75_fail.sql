@@ -34,6 +34,9 @@ $$
 -- next
 -- Moves messages to the dead letters. The rows are locked by the caller; the lists are of one length, failures as
 -- they shall be kept. A message whose id was used again after its first death was resolved takes that row's place.
+-- Where the consumer has a handler for that (on_dead), a message in the queue `<queue>:dead` tells it: the payload and the
+-- failures are the dead one's, parent_id is its id, the headers say `dead_letter` and `reason`; it has one attempt. When
+-- such a one dies in turn it becomes no dead letter: its last failure is added to those of the one that it tells of.
 -- Internal; called by fail, bury and the sweep.
 create or replace function postrow.kill(
     tenants text[], ids uuid[], reasons text[], failures jsonb[], now timestamptz
@@ -43,6 +46,9 @@ set enable_bitmapscan = on set enable_seqscan = off set enable_indexscan = off s
 set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
+declare
+    v_told  boolean := exists (select from postrow.consumer c where c.on_dead);
+    v_taps  int;
 begin
     if cardinality(kill.ids) is null or cardinality(kill.ids) = 0 then
         return;
@@ -53,15 +59,35 @@ begin
         delete from postrow.message m using unnest(kill.tenants, kill.ids, kill.reasons, kill.failures)
             w(tenant, id, reason, list)
         where m.tenant = w.tenant and m.id = w.id
-        returning m.*, w.reason, w.list
+        returning m.*, w.reason, w.list, coalesce(m.queue like '%:dead' and m.headers ? 'dead_letter', false) as tells
+    ), noted as (
+        update postrow.dead_letter d
+        set failures = coalesce(d.failures, '[]') || jsonb_build_array(jsonb_set(coalesce(g.list -> -1, '{}'), '{type}',
+            to_jsonb('on_dead: ' || coalesce(g.list -> -1 ->> 'type', g.reason))))
+        from gone g
+        where g.tells and d.tenant = g.tenant and d.id = g.parent_id
+    ), told as (
+        insert into postrow.message (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by,
+            available_at, max_attempts, subject, topic, parent_id, hops, failures)
+        select g.tenant, postrow.uuid7(), g.queue || ':dead', g.priority, g.payload, coalesce(g.headers, '{}')
+            || jsonb_build_object('dead_letter', g.id, 'reason', g.reason), kill.now, postrow.caller(), kill.now, 1,
+            g.subject, g.topic, g.id, g.hops, g.list
+        from gone g
+        where v_told and not g.tells and length(g.queue) <= 195
+            and (postrow.consumer_of(g.queue, g.tenant)).on_dead
+        returning queue, tenant
+    ), tapped as materialized (
+        select count(postrow.tap(t.queue, t.tenant)) as taps from (select distinct queue, tenant from told) t
+    ), buried as (
+        insert into postrow.dead_letter (id, enqueued_at, claimed_at, died_at, expires_at, parent_id, attempt,
+            max_attempts, priority, hops, tenant, queue, reason, enqueued_by, claimed_by, target, subject, group_key,
+            dedup_key, topic, payload, headers, failures)
+        select g.id, g.enqueued_at, g.claimed_at, kill.now, g.expires_at, g.parent_id, g.attempt, g.max_attempts,
+            g.priority, g.hops, g.tenant, g.queue, g.reason, g.enqueued_by, g.claimed_by, g.target, g.subject,
+            g.group_key, g.dedup_key, g.topic, g.payload, g.headers, g.list
+        from gone g where not g.tells
     )
-    insert into postrow.dead_letter (id, enqueued_at, claimed_at, died_at, expires_at, parent_id, attempt,
-        max_attempts, priority, hops, tenant, queue, reason, enqueued_by, claimed_by, target, subject, group_key,
-        dedup_key, topic, payload, headers, failures)
-    select g.id, g.enqueued_at, g.claimed_at, kill.now, g.expires_at, g.parent_id, g.attempt, g.max_attempts,
-        g.priority, g.hops, g.tenant, g.queue, g.reason, g.enqueued_by, g.claimed_by, g.target, g.subject,
-        g.group_key, g.dedup_key, g.topic, g.payload, g.headers, g.list
-    from gone g;
+    select t.taps into v_taps from tapped t;
 end
 $$
 

@@ -259,6 +259,7 @@ create table postrow.consumer (
     retry_jitter   boolean not null,
     max_attempts   int not null check (max_attempts >= 1),
     keep_history   boolean not null,
+    on_dead        boolean not null,  -- its dead letters are told to the queue with `:dead` behind its name
     registered_by  text,
     registered_at  timestamptz not null,
     primary key (tenant, queue)
