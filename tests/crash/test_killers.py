@@ -1,5 +1,6 @@
 """Messages that kill their process, processes that die or freeze with messages in hand, and who sweeps them."""
 
+import itertools
 import signal
 import time
 from datetime import UTC, datetime, timedelta
@@ -138,6 +139,29 @@ def test_an_effect_in_the_messages_own_transaction_happens_once_though_workers_a
     follow_ups = db.rows("select payload ->> 'for' as id from postrow.message where queue = 'receipts' order by 1")
     assert [row.id for row in follow_ups] == [str(id_) for id_ in ids]
     assert db.value("select count(*) from ran") > 600, "no worker was killed in the middle of a message"
+
+
+def test_no_second_of_a_schedule_is_lost_or_doubled_though_its_schedulers_are_killed(fleet, db, wait_for):
+    db.rows(
+        "select postrow.put_schedule('tick', 'orders', '{\"order\": 0}', 'cron', '* * * * * *', "
+        "date_trunc('second', clock_timestamp()) + interval '1 s', missed => 'all')"
+    )
+    fleet.supervise()
+    for name in ("w1", "w2"):
+        fleet.start(name, retry=0)
+    for n in range(6):
+        done = ended(db)
+        wait_for(lambda done=done: ended(db) > done, what="the next tick")
+        fleet.kill(("w1", "w2")[n % 2])
+    enough = ended(db) + 3
+    wait_for(lambda: ended(db) >= enough)
+    db.rows("select postrow.pause_schedule('tick', true)")
+    wait_for(lambda: db.value("select count(*) from postrow.message") == 0, deadline=60)
+    ticks = [
+        datetime.fromisoformat(row.at)
+        for row in db.rows("select headers ->> 'scheduled_for' as at from postrow.history order by 1")
+    ]
+    assert [b - a for a, b in itertools.pairwise(ticks)] == [timedelta(seconds=1)] * (len(ticks) - 1)
 
 
 def refused(fleet):

@@ -14,7 +14,7 @@ from postrow.cli.database import Dsn
 from postrow.cli.screen import Cell, Column, Row, clean, note, say, say_json, say_table
 from postrow.drivers.psycopg3 import execute
 from postrow.errors import NotFoundError
-from postrow.ops import schedules
+from postrow.ops import fleet, schedules
 
 Name = Annotated[str, typer.Argument(metavar="NAME")]
 Tenant = Annotated[str, typer.Option("--tenant", metavar="TENANT", help="Whose schedule it is.")]
@@ -109,8 +109,8 @@ def add(
         missed=missed,
         tenant=tenant,
     )
-    now = datetime.now(UTC)
     with database.connected(dsn, command="schedule") as conn:
+        now = execute(conn, fleet.clock())
         written = execute(conn, schedules.put(declared, now=now))
     first = next(declared.times.after(now), None)
     following = f", next at {_moment(first)}" if first is not None else ", which has passed: it never comes"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from postrow.durations import duration
@@ -75,6 +75,11 @@ def _read_steps(rows: Sequence[Row]) -> list[SweepStep]:
 def sweep(step: str | None = None, *, limit: int = 1000) -> Op[list[SweepStep]]:
     """One step of the sweep, or each once; no rows when another sweeps."""
     return Op("select step, done, more from postrow.sweep($1::text, $2::int)", (step, limit), _read_steps)
+
+
+def clock() -> Op[datetime]:
+    """The database's clock, by which what is due is judged."""
+    return Op("select postrow.clock()", (), single)
 
 
 def schema_version() -> Op[tuple[int, int]]:

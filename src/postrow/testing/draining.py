@@ -20,7 +20,7 @@ from postrow.drivers.psycopg3 import execute, execute_async
 from postrow.durations import Duration, duration
 from postrow.errors import BadArgumentError, PayloadTypeError
 from postrow.models import Message
-from postrow.ops import claims, look
+from postrow.ops import claims, fleet, look
 from postrow.testing.outcomes import Drained, Handled, raise_failed
 from postrow.worker import Worker
 from postrow.worker.acker import Acker
@@ -109,7 +109,7 @@ def register(app: App) -> None:
     `drain` does it too; a test that publishes before it drains needs it first.
     """
     with psycopg.connect(app.dsn, autocommit=True) as conn:
-        for registration in registrations(app, app.consumers.values()):
+        for registration in registrations(app, app.consumers.values(), now=execute(conn, fleet.clock())):
             execute(conn, registration)
 
 
@@ -120,7 +120,8 @@ async def _drain(
     database = Database(await asyncio.to_thread(lambda: app.dsn))
     async with await database.connect("drain") as conn:
         migrate.verify(await present_version(conn))
-        for registration in registrations(app, consumers):
+        now = await execute_async(conn, fleet.clock())
+        for registration in registrations(app, consumers, now=now):
             await execute_async(conn, registration)
         draining = _Draining(database, conn, consumers, tenant=tenant, name=name, lease=limit + SPARE, retries=retries)
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -17,14 +17,17 @@ from postrow.ops import Op, fleet, schedules, topics
 log = logging.getLogger("postrow.worker")
 
 
-def registrations(app: App, consumers: Iterable[Consumer]) -> Iterator[Op[Any]]:
-    """Make the handlers the consumers of their queues, and the app's subscriptions and schedules known."""
+def registrations(app: App, consumers: Iterable[Consumer], *, now: datetime) -> Iterator[Op[Any]]:
+    """Make the handlers the consumers of their queues, and the app's subscriptions and schedules known.
+
+    `now`: the database's clock, since a worker's own may be wrong.
+    """
     for consumer in consumers:
         yield registration(app, consumer)
     for pattern, queue, tenant in app.subscriptions:
         yield topics.subscribe(pattern, queue, tenant=tenant)
     for declared in app.schedules.values():
-        yield schedules.put(declared, now=datetime.now(UTC))
+        yield schedules.put(declared, now=now)
 
 
 def registration(app: App, consumer: Consumer) -> Op[None]:

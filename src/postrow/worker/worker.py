@@ -210,7 +210,8 @@ class Worker:
                     migrate.verify(present)
                     async with conn.transaction(force_rollback=True):
                         await execute_async(conn, self._sign_of_life())  # refuses a bad name here, not for ever later
-                    for registration in registrations(self._app, self.consumers):
+                    now = await execute_async(conn, fleet.clock())
+                    for registration in registrations(self._app, self.consumers, now=now):
                         await execute_async(conn, registration)
                 weather.fine("start")
             except DATABASE_ERRORS as error:
