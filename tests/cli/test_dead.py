@@ -85,6 +85,14 @@ def test_redrive_by_filter_reports_each_row(run, db, three):
     assert set(_ids(run("dead", "list", "--resolved"))) == set(three)
 
 
+def test_redrive_at_a_rate_takes_its_time(run, db, three, monkeypatch):
+    pauses = []
+    monkeypatch.setattr("postrow.cli.dead.time.sleep", pauses.append)
+    assert run("dead", "redrive", "--all", "--yes", "--rate", "4").code == 0
+    assert pauses == [0.25, 0.25]
+    assert db.value("select count(*) from postrow.message") == 3
+
+
 def test_redrive_since_takes_only_the_young(run, db, three):
     assert run("dead", "redrive", "--since", "1h", "--yes").code == 0
     assert _ids(run("dead", "list")) == [three[0]]

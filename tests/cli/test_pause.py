@@ -1,4 +1,7 @@
+import io
 import json
+
+import pytest
 
 
 def test_a_queue_is_paused_and_resumed(run, db):
@@ -46,9 +49,20 @@ def test_purge_wants_the_number_of_what_it_deletes(run, db):
     assert "nothing that nobody holds" in run("purge", "emails").err
 
 
-def test_purge_asks_where_no_number_is_given(run, db, monkeypatch):
+@pytest.mark.parametrize(("answer", "code", "left"), [("yes\n", 2, 2), ("\n", 2, 2), ("1\n", 2, 2), ("2\n", 0, 0)])
+def test_purge_asks_where_no_number_is_given(run, db, monkeypatch, answer, code, left):
     db.rows("select count(*) from postrow.enqueue_lines('emails', E'1\\n2')")
-    monkeypatch.setattr("typer.prompt", lambda _question: "yes")
-    assert run("purge", "emails").code == 2
-    monkeypatch.setattr("typer.prompt", lambda _question: "2")
-    assert run("purge", "emails").out == "2 messages of queue emails deleted\n"
+    terminal = io.StringIO(answer)
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stdin", terminal)
+    found = run("purge", "emails")
+    assert (found.code, db.value("select postrow.depth('emails')")) == (code, left)
+    assert found.err.startswith("This deletes 2 messages of queue emails. Type the number: ")
+
+
+def test_purge_without_a_terminal_and_a_number_deletes_nothing(run, db, monkeypatch):
+    db.rows("select id from postrow.enqueue('emails', '1')")
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    found = run("purge", "emails")
+    assert (found.code, db.value("select postrow.depth('emails')")) == (2, 1)
+    assert "--count 1" in found.err

@@ -35,6 +35,23 @@ def test_claim_from_a_thousand_lanes(full):
     work.assert_in_proportion(100, lanes=1_000)
 
 
+def test_messages_for_a_laptop_that_is_closed_cost_the_others_nothing(full):
+    """Ten thousand of them, in the lane from which another worker claims."""
+    with full.conn.transaction(force_rollback=True):
+        full.conn.execute(
+            "insert into postrow.message (tenant, id, queue, priority, payload, enqueued_at, available_at, target) "
+            "select 't', gen_random_uuid(), 'deep', 0, '1', now(), now() - interval '2 hours', 'laptop' "
+            "from generate_series(1, 10000)"
+        )
+        for call in (
+            "claim('deep', 100, tenant => 't', worker => 'w', lease => '1 day')",
+            "claim_lanes('deep', '{t}', '{0}', '{null}', 100, 100, worker => 'w', lease => '1 day')",
+        ):
+            work = full.measure(call)
+            assert work.given == 100
+            work.assert_in_proportion(100)
+
+
 def test_claim_lanes_from_a_deep_lane(full):
     work = claim_lanes(full, "deep", full.lanes("deep"), 100, 100)
     assert work.given == 100

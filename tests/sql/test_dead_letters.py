@@ -159,3 +159,37 @@ def test_every_reason_of_death_can_be_redriven(pg, clock):
     assert reasons == {buried: "buried", expired: "expired", failed: "attempts", lost: "lease"}
     for id_ in reasons:
         assert pg.find("message", redrive(pg, id_))
+
+
+def test_dead_letters_are_kept_for_ever_unless_asked_otherwise(pg, clock):
+    pg.put()
+    pg.settle("bury", pg.take(), reasons=["x"])
+    clock.advance(400 * 86_400)
+    pg.rows("sweep", step="dead")
+    assert len(pg.query("select 1 from postrow.dead_letter")) == 1
+    pg.value("configure", name="dead_letter_days", value="30")
+    ((_, done, more),) = pg.rows("sweep", step="dead")
+    assert (done, more) == (1, False)
+    assert pg.query("select 1 from postrow.dead_letter") == []
+
+
+def test_the_days_of_a_dead_letter_count_from_the_decision_about_it(pg, clock):
+    pg.value("configure", name="dead_letter_days", value="30")
+    id_ = pg.put()
+    pg.settle("bury", pg.take(), reasons=["x"])
+    clock.advance(29 * 86_400)
+    pg.value("resolve", id=id_, tenant="default", resolution="handled", reason="by hand")
+    clock.advance(29 * 86_400)
+    pg.rows("sweep", step="dead")
+    assert pg.find("dead_letter", id_)
+    clock.advance(2 * 86_400)
+    pg.rows("sweep", step="dead")
+    assert pg.find("dead_letter", id_) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("dead_letter_days", "-1"), ("dead_letter_days", "36501"), ("max_hops", "0"), ("max_hops", "1001")],
+)
+def test_settings_outside_their_range_are_refused(pg, name, value):
+    assert pg.refused("configure", name=name, value=value).sqlstate == "PW003"

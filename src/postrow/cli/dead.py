@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -135,6 +136,10 @@ def redrive(
     since: SinceFilter = None,
     all_: All = False,
     yes: Yes = False,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=0.01, metavar="N", help="So many a second at most: what killed them may be weak."),
+    ] = None,
 ) -> None:
     """Send dead letters again.
 
@@ -148,7 +153,7 @@ def redrive(
         op = look.redrive(key.id, key.tenant)
         return Op(op.sql, op.params, lambda rows: f"{key.id}  redriven as {op.read(rows)}")
 
-    _decide(dsn, chosen, "Redrive", decide, ask=not yes)
+    _decide(dsn, chosen, "Redrive", decide, ask=not yes, pause=0 if rate is None else 1 / rate)
 
 
 def resolve(
@@ -207,7 +212,9 @@ class _Chosen:
         return clean(" ".join(parts))
 
 
-def _decide(dsn: str | None, chosen: _Chosen, verb: str, decide: Callable[[DeadKey], Op[str]], *, ask: bool) -> None:
+def _decide(
+    dsn: str | None, chosen: _Chosen, verb: str, decide: Callable[[DeadKey], Op[str]], *, ask: bool, pause: float = 0
+) -> None:
     refused = 0
     with database.connected(dsn, command="dead") as conn:
         if chosen.id is not None:
@@ -221,7 +228,9 @@ def _decide(dsn: str | None, chosen: _Chosen, verb: str, decide: Callable[[DeadK
         if ask and not agreed(f"{verb} {chosen.words(len(keys))}?"):
             note("Nothing was changed.")
             raise typer.Exit(1)
-        for key in keys:
+        for n, key in enumerate(keys):
+            if n:
+                time.sleep(pause)
             try:
                 say(execute(conn, decide(key)))
             except NotFoundError as error:  # somebody else decided it since the list was made

@@ -9,6 +9,7 @@ import typer
 from postrow.cli import database
 from postrow.cli.database import Dsn
 from postrow.cli.figures import plural
+from postrow.cli.question import typed
 from postrow.cli.screen import clean, note, say
 from postrow.drivers.psycopg3 import execute
 from postrow.errors import BadArgumentError, NotFoundError
@@ -82,8 +83,9 @@ def purge(
 
 def _confirm(queue: str, tenant: str | None, found: int, count: int | None) -> None:
     if count is None:
-        typed = typer.prompt(f"This deletes {plural(found, 'message')} of {_what(queue, tenant)}. Type the number")
-        count = int(typed) if typed.strip().isdigit() else -1
+        question = f"This deletes {plural(found, 'message')} of {_what(queue, tenant)}. Type the number:"
+        answer = typed(question, instead=f"Add --count {found} to go ahead.")
+        count = int(answer) if answer.isdecimal() else -1
     if count != found:
         raise BadArgumentError(
             f"{_what(queue, tenant)} has {plural(found, 'message')}: nothing is deleted",

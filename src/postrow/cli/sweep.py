@@ -22,7 +22,7 @@ from postrow.ops import fleet
 
 log = logging.getLogger("postrow.cli")
 
-STEPS = ("leases", "expired", "targets", "seen", "history", "workers")
+STEPS = ("leases", "expired", "targets", "seen", "history", "dead", "workers")
 TRANSIENT = (DatabaseUnreachableError, database.DatabaseRefusedError, LockNotAvailableError, SerializationError)
 PATIENCE = 10.0  # seconds to wait for another sweeper, whose calls take milliseconds
 

@@ -207,8 +207,33 @@ end
 $$
 
 -- next
+-- Dead letters that died, or were decided, more than the setting dead_letter_days ago. 0, the default: none ever.
+create or replace function postrow.sweep_dead("limit" int, now timestamptz) returns int
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+    v_days  int := postrow.setting('dead_letter_days')::int;
+    v_done  int;
+begin
+    if v_days = 0 then
+        return 0;
+    end if;
+    with old as materialized (
+        select d.ctid from postrow.dead_letter d
+        where coalesce(d.resolved_at, d.died_at) < sweep_dead.now - v_days * interval '1 day'
+        limit sweep_dead."limit" for update skip locked
+    ), gone as (
+        delete from postrow.dead_letter d using old o where d.ctid = o.ctid returning 1
+    )
+    select count(*) into v_done from gone;
+    return v_done;
+end
+$$
+
+-- next
 -- One call is one transaction and one step of the sweep; `step` null runs each once. Steps: leases, expired, targets,
--- seen, history, workers. Gives what was done and whether there may be more. A transaction-level lock makes it one sweeper at a time: a call that does not get it
+-- seen, history, dead, workers. Gives what was done and whether there may be more. A transaction-level lock makes it one sweeper at a time: a call that does not get it
 -- gives no rows and returns at once. Who calls it: any worker, `postrow sweep`, or pg_cron. Bounded by "limit" rows.
 -- Locks rows with skip locked. Raises PW003.
 create or replace function postrow.sweep(step text default null, "limit" int default 1000)
@@ -223,14 +248,14 @@ declare
     v_limit  int := sweep."limit";
 begin
     perform postrow.check_limit('limit', sweep."limit");
-    if (sweep.step in ('leases', 'expired', 'targets', 'seen', 'history', 'workers')) is false then
+    if (sweep.step in ('leases', 'expired', 'targets', 'seen', 'history', 'dead', 'workers')) is false then
         perform postrow.refuse(format('step is %L', sweep.step),
-            'Give leases, expired, targets, seen, history or workers; leave it out for all.');
+            'Give leases, expired, targets, seen, history, dead or workers; leave it out for all.');
     end if;
     if not pg_try_advisory_xact_lock(1886613364, 1) then  -- 'prow' in ASCII; 1: the sweep, 2: migrations
         return;
     end if;
-    foreach v_step in array array['leases', 'expired', 'targets', 'seen', 'history', 'workers'] loop
+    foreach v_step in array array['leases', 'expired', 'targets', 'seen', 'history', 'dead', 'workers'] loop
         continue when v_step <> sweep.step;
         v_done := case v_step
             when 'leases' then postrow.sweep_leases(v_limit, v_now)
@@ -238,6 +263,7 @@ begin
             when 'targets' then postrow.sweep_targets(v_limit, v_now)
             when 'seen' then postrow.sweep_seen(v_limit, v_now)
             when 'history' then postrow.sweep_history(v_now)
+            when 'dead' then postrow.sweep_dead(v_limit, v_now)
             else postrow.sweep_workers(v_limit, v_now) end;
         return next (v_step, v_done,
             case when v_step = 'history' then v_done > 0 else v_done >= v_limit end)::postrow.swept;

@@ -7,19 +7,22 @@ $$
 
 -- next
 -- Changes a setting of the schema. history_days: how many days finished messages are kept, 1 to 36500 (7). max_hops: how
--- many handlers in a row may publish in turn, 1 to 1000 (8).
+-- many handlers in a row may publish in turn, 1 to 1000 (8). dead_letter_days: how many days dead letters are kept after their
+-- death, or the decision about them, 0 to 36500 (0: for ever).
 -- Raises PW003.
 create or replace function postrow.configure(name text, value text) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-    if (configure.name in ('history_days', 'max_hops')) is not true then
-        perform postrow.refuse(format('there is no setting %L', configure.name), 'Settings: history_days, max_hops.');
-    elsif (configure.value ~ '^[0-9]{1,5}$' and configure.value::int between 1 and
-            case configure.name when 'max_hops' then 1000 else 36500 end) is not true then
+    if (configure.name in ('history_days', 'max_hops', 'dead_letter_days')) is not true then
+        perform postrow.refuse(format('there is no setting %L', configure.name), 'Settings: history_days, max_hops, dead_letter_days.');
+    elsif (configure.value ~ '^[0-9]{1,5}$' and configure.value::int between
+            case configure.name when 'dead_letter_days' then 0 else 1 end
+            and case configure.name when 'max_hops' then 1000 else 36500 end) is not true then
         perform postrow.refuse(format('%s is %L', configure.name, configure.value), case configure.name
             when 'max_hops' then 'Give a number of handlers in a row from 1 to 1000.'
+            when 'dead_letter_days' then 'Give a number of days from 1 to 36500, or 0: for ever.'
             else 'Give a number of days from 1 to 36500.' end);
     end if;
     update postrow.setting s set value = configure.value where s.name = configure.name;

@@ -26,7 +26,7 @@ create table postrow.setting (
 )
 
 -- next
-insert into postrow.setting (name, value) values ('history_days', '7'), ('max_hops', '8')
+insert into postrow.setting (name, value) values ('history_days', '7'), ('max_hops', '8'), ('dead_letter_days', '0')
 
 -- next
 -- Unfinished messages, and only those. Fixed-width columns first: no padding between them.
