@@ -40,7 +40,7 @@ def _wait_for():
 def server():
     """A private Postgres: the embedded one, or the binaries in POSTROW_TEST_BIN."""
     folder = os.environ.get("POSTROW_TEST_BIN")
-    settings = {"max_prepared_transactions": "5"}  # for tests of two-phase commit
+    settings = {"max_prepared_transactions": "5", "postrow.aging": "off"}  # for two-phase commit; for a strict order
     with Server(bin_dir=Path(folder) if folder else None, durable=False, settings=settings) as running:
         yield running
 

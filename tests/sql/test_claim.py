@@ -323,3 +323,23 @@ def test_what_was_claimed_comes_back_through_the_frontier_when_it_is_retried(pg,
     pg.settle("fail", [got], errors=["x"], retry_at=[clock.now])
 
     assert ids(pg.take(10, after=got.frontier)) == [sent]
+
+
+def test_no_priority_starves(pg):
+    """Of claims that have a choice about one in twenty begins with the last priority."""
+    pg.query("set local postrow.aging = ''")
+    for priority in (0, 1, 2):
+        for _ in range(200):
+            pg.put(priority=priority)
+    first = [pg.take(limit=1)[0].priority for _ in range(200)]
+    assert 1 <= first.count(2) <= 30
+    assert first.count(1) == 0
+    assert first.count(0) >= 170
+
+
+def test_without_aging_the_first_priority_is_first_always(pg):
+    pg.query("set local postrow.aging = off")
+    for priority in (0, 1):
+        for _ in range(100):
+            pg.put(priority=priority)
+    assert {pg.take(limit=1)[0].priority for _ in range(100)} == {0}

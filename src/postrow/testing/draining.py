@@ -120,6 +120,7 @@ async def _drain(
     database = Database(await asyncio.to_thread(lambda: app.dsn))
     async with await database.connect("drain") as conn:
         migrate.verify(await present_version(conn))
+        await conn.execute("set postrow.aging = off")  # always the same order
         now = await execute_async(conn, fleet.clock())
         for registration in registrations(app, consumers, now=now):
             await execute_async(conn, registration)

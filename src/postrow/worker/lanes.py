@@ -16,6 +16,7 @@ SLOW = 0.005  # seconds that a claim took over what its rows account for: it wal
 FIXED_ROWS = 25  # a claim's fixed cost, in rows
 MOST_LANES = 256  # in one claim
 TAP_WINDOW = 0.022  # seconds after a tap in which the next one may have been held back
+AGING = 20  # of so many claims that have a choice, one begins with the last priority
 LOCKED_FIRST = 0.002  # seconds until the next look at a lane of which nothing was to be had ...
 LOCKED_MOST = 0.25  # ... and at most, doubling
 REMEMBERED = 10_000  # lanes; more, and all watermarks are forgotten
@@ -45,6 +46,7 @@ class Lanes:
         self._best = math.inf  # seconds a row, of late
         self._next_look = -math.inf
         self._due_at = math.inf
+        self._turns = 0  # claims that had a choice of priorities
         self._in_vain = 0  # discoveries that found something ready of which a claim then got nothing
 
     def forget(self) -> None:
@@ -88,11 +90,14 @@ class Lanes:
     ) -> tuple[list[tuple[str, int, datetime | None]], int]:
         """Lanes to claim from, lower priority first, tenants in random order, without those of `others`.
 
-        And how many one of them may give: an equal share for each lane of the first priority.
+        And how many one of them may give: an equal share for each lane of the first priority. Each twentieth time the
+        priorities are turned round, so that none starves: a twentieth of the time is that of the last.
         """
         keys = [key for key in self._ready if key[0] not in others]
         random.shuffle(keys)
-        keys.sort(key=lambda key: key[1])
+        several = len({key[1] for key in keys}) > 1
+        self._turns += several
+        keys.sort(key=lambda key: key[1], reverse=several and self._turns % AGING == 0)
         keys = keys[:MOST_LANES]
         if len(self._states) > REMEMBERED:
             self._states.clear()
