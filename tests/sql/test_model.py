@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 
 EXAMPLES = os.environ.get("POSTROW_MODEL_EXAMPLES")
 SETTINGS = settings(
-    max_examples=int(EXAMPLES or 60),
+    max_examples=int(EXAMPLES or 20),
     stateful_step_count=40,
     deadline=None,
     derandomize=not EXAMPLES,
@@ -574,8 +574,10 @@ class Queue(RuleBasedStateMachine):
             assert (depth, pending) == (live[queue, tenant], live[queue, tenant, "pending"])
 
 
-def test_the_queue_behaves_as_its_model(conn, clock):
-    run_state_machine_as_test(lambda: Queue(conn, clock), settings=SETTINGS)
+@pytest.mark.parametrize("examples", [20, pytest.param(100, marks=pytest.mark.slow)])
+def test_the_queue_behaves_as_its_model(conn, clock, examples):
+    chosen = SETTINGS if EXAMPLES else settings(SETTINGS, max_examples=examples)
+    run_state_machine_as_test(lambda: Queue(conn, clock), settings=chosen)
 
 
 def test_what_does_not_fit_of_the_workers_own_uses_up_the_bytes(conn):

@@ -7,6 +7,8 @@ import pytest
 import postrow
 from postrow.testing import clock, drain, enqueued
 
+pytestmark = pytest.mark.slow  # each waits for real time to pass
+
 
 def near(left, right):
     return abs(left - right) < timedelta(seconds=20)

@@ -5,6 +5,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from postrow import App, BadArgumentError, DatabaseUnreachableError, PrivilegeError
 from postrow.testing import Databases, clock, drain
 
+pytestmark = pytest.mark.slow  # each waits for real time to pass
+
 
 def names(server):
     with psycopg.connect(server.dsn(), autocommit=True) as conn:

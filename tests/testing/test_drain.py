@@ -13,6 +13,8 @@ import postrow
 from postrow import App, Bury, Constant, Message, Retry, Snooze
 from postrow.testing import drain, drain_async
 
+pytestmark = pytest.mark.slow  # each waits for real time to pass
+
 
 @dataclass
 class Order:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SNIPPETS = Path(__file__).parent / "snippets"
 CONFIG = "[mypy]\nstrict = true\nwarn_unreachable = true\npretty = false\nshow_error_codes = true\n"
 
@@ -63,6 +65,7 @@ def test_mypy_accepts_and_refuses_what_the_snippets_say(tmp_path):
     assert wanted_types
 
 
+@pytest.mark.slow
 def test_pyright_accepts_and_refuses_what_the_snippets_say(tmp_path):
     """The same lines and types; its names of errors are others."""
     root = Path(__file__).parents[2]

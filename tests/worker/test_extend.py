@@ -9,6 +9,8 @@ import pytest
 
 from postrow.errors import LeaseLostError
 
+pytestmark = pytest.mark.slow  # each waits for real time to pass
+
 LEASE = 0.6  # seconds
 
 

@@ -9,6 +9,8 @@ import pytest
 import postrow
 from postrow.worker import heartbeat as heartbeat_module
 
+pytestmark = pytest.mark.slow  # each waits for real time to pass
+
 LEASE = 0.6  # seconds
 
 

@@ -11,6 +11,8 @@ import pytest
 from postrow.worker import claimer as claimer_module
 from postrow.worker import listener as listener_module
 
+pytestmark = pytest.mark.slow  # each waits for real time to pass
+
 
 @pytest.fixture
 def seen(app):
