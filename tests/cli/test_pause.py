@@ -28,9 +28,11 @@ def test_a_tenant_and_a_tenants_queue_are_paused(run, db):
 
 
 def test_a_pause_of_nothing_says_what_to_give(run):
-    found = run("pause")
-    assert found.code == 2
-    assert "neither a queue nor a tenant" in found.err
+    for command in ("pause", "resume"):
+        found = run(command)
+        assert found.code == 2
+        assert "neither a queue nor a tenant" in found.err
+        assert "Give QUEUE, --tenant TENANT, or both." in found.err
 
 
 def test_purge_wants_the_number_of_what_it_deletes(run, db):

@@ -36,6 +36,7 @@ def pause(
     Nothing of it is claimed until it is resumed. Messages are enqueued as before, and handlers that run go on to
     their end.
     """
+    _check(queue, tenant)
     with database.connected(dsn, command="pause") as conn:
         new = execute(conn, pauses.pause(queue, tenant=tenant, reason=reason))
     say(f"{_what(queue, tenant)} is paused" + ("" if new else ", as before"))
@@ -45,6 +46,7 @@ def resume(
     queue: Annotated[str | None, typer.Argument(metavar="QUEUE")] = None, dsn: Dsn = None, tenant: Tenant = None
 ) -> None:
     """End a pause, named as it was made."""
+    _check(queue, tenant)
     with database.connected(dsn, command="resume") as conn:
         there_was = execute(conn, pauses.resume(queue, tenant=tenant))
         others = [] if there_was else execute(conn, pauses.pauses())
@@ -91,6 +93,11 @@ def _confirm(queue: str, tenant: str | None, found: int, count: int | None) -> N
             f"{_what(queue, tenant)} has {plural(found, 'message')}: nothing is deleted",
             hint=f"To delete them: --count {found}",
         )
+
+
+def _check(queue: str | None, tenant: str | None) -> None:
+    if queue is None and tenant is None:
+        raise BadArgumentError("neither a queue nor a tenant is given", hint="Give QUEUE, --tenant TENANT, or both.")
 
 
 def _what(queue: str | None, tenant: str | None) -> str:

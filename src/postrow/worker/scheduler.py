@@ -43,5 +43,8 @@ class Scheduler:
                 assert schedule.next_at is not None
                 times, next_at = schedule.times.due(schedule.next_at, schedule.now, schedule.missed)
                 new = await execute_async(conn, schedules.fire(schedule, times, next_at))
-                log.info("schedule %s / %s: %s enqueued into %s", schedule.tenant, schedule.name, new, schedule.queue)
+                missed = logging.DEBUG if len(times) == 1 else logging.INFO
+                log.log(
+                    missed, "schedule %s / %s: %s enqueued into %s", schedule.tenant, schedule.name, new, schedule.queue
+                )
         return bool(found)
