@@ -6,7 +6,8 @@ from postrow.cli.life import life
 
 
 def _story(found):
-    return [line[2:] for line in found.out.splitlines() if re.match(r"  \d\d:\d\d:\d\d  |  \d{4}-", line)]
+    # what is not of today has its date before it, and the other lines room for one: at midnight, too
+    return [line[2:] for line in found.out.splitlines() if re.match(r" +(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d  ", line)]
 
 
 def _without_times(found):

@@ -1,4 +1,4 @@
--- The tables of DESIGN.md section 3. Statements are separated by a line `-- next`; each is one call.
+-- The tables. Statements are separated by a line `-- next`; each is one call.
 create schema if not exists postrow
 
 -- next
