@@ -102,23 +102,26 @@ def conn(_conn):
     _conn.rollback()
 
 
+@pytest.fixture(scope="session")
+def emptied():
+    """Deletes, on a connection in autocommit mode, what a test has left in our tables."""
+
+    def empty(conn):
+        for table in (
+            *("message", "history", "dead_letter", "seen", "consumer", "worker"),
+            *("subscription", "pause", "schedule"),
+        ):
+            conn.execute(f"delete from postrow.{table}")
+
+    return empty
+
+
 @pytest.fixture
-def committed(shared_dsn):
+def committed(shared_dsn, emptied):
     """The shared DSN, for tests whose commits must be seen; what they left is deleted at the end."""
     yield shared_dsn
     with psycopg.connect(shared_dsn, autocommit=True) as conn:
-        for table in (
-            "message",
-            "history",
-            "dead_letter",
-            "seen",
-            "consumer",
-            "worker",
-            "subscription",
-            "pause",
-            "schedule",
-        ):
-            conn.execute(f"delete from postrow.{table}")
+        emptied(conn)
 
 
 class Clock:

@@ -527,21 +527,10 @@ def monitor(_monitor, committed):
 
 
 @pytest.fixture
-def committed(shared_dsn, _monitor):
+def committed(shared_dsn, _monitor, emptied):
     """The shared DSN; what a test left is deleted at its end."""
     yield shared_dsn
-    for table in (
-        "message",
-        "history",
-        "dead_letter",
-        "seen",
-        "consumer",
-        "worker",
-        "subscription",
-        "pause",
-        "schedule",
-    ):
-        _monitor.execute(f"delete from postrow.{table}")
+    emptied(_monitor)
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ TABLES = (
     *("message", "history", "dead_letter", "seen", "subscription", "pause", "schedule", "consumer"),
     *("worker", "setting", "migration", "function_file"),
 )
-DONE = {"00000", "PW004", "PW009"}  # allowed; and not built yet, or no such dead letter
+DONE = {"00000", "PW009"}  # allowed; and no such dead letter
 READS_NO_TABLE = {"clock", "schema_version"}
 READS_AS_THE_CALLER = {"consumer_of", "setting"}  # for roles that may read the tables
 

@@ -170,24 +170,13 @@ def _worker_db(server, template):
 
 
 @pytest.fixture
-def db(_worker_db):
+def db(_worker_db, emptied):
     """A database that no worker is connected to, and that is emptied at the end."""
     yield _worker_db
     wait_for_end = time.monotonic() + 20
     while _worker_db.backends() and time.monotonic() < wait_for_end:
         time.sleep(0.005)  # a server's processes end a moment after their clients
-    for table in (
-        "message",
-        "history",
-        "dead_letter",
-        "seen",
-        "consumer",
-        "worker",
-        "subscription",
-        "pause",
-        "schedule",
-    ):
-        _worker_db.rows(f"delete from postrow.{table}")
+    emptied(_worker_db.conn)
     _worker_db.rows("reset all")
 
 

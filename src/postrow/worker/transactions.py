@@ -31,11 +31,17 @@ class Transactions:
 
     def __init__(self, database: Database, *, size: int = OPEN_AT_ONCE) -> None:
         self._database = database
-        self._size = size
         self._lock = threading.Lock()
         self._sync: ConnectionPool[psycopg.Connection[Any]] | None = None
         self._async: AsyncConnectionPool[psycopg.AsyncConnection[Any]] | None = None
         self._opening = asyncio.Lock()
+        self._options: dict[str, Any] = {
+            "kwargs": {"prepare_threshold": database.prepare_threshold},
+            "min_size": 0,
+            "max_size": size,
+            "timeout": PATIENCE,
+            "max_idle": IDLE,
+        }
 
     def begin(self, slot: Slot, message: Message[Any]) -> Transaction:
         """What `message.transaction()` gives."""
@@ -75,11 +81,7 @@ class Transactions:
             if self._sync is None:
                 self._sync = ConnectionPool(
                     conninfo(self._database.dsn, "handler"),
-                    kwargs={"prepare_threshold": self._database.prepare_threshold},
-                    min_size=0,
-                    max_size=self._size,
-                    timeout=PATIENCE,
-                    max_idle=IDLE,
+                    **self._options,
                     check=ConnectionPool.check_connection,
                     reset=_reset,
                     open=True,
@@ -92,11 +94,7 @@ class Transactions:
             if self._async is None:
                 pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] = AsyncConnectionPool(
                     conninfo(self._database.dsn, "handler"),
-                    kwargs={"prepare_threshold": self._database.prepare_threshold},
-                    min_size=0,
-                    max_size=self._size,
-                    timeout=PATIENCE,
-                    max_idle=IDLE,
+                    **self._options,
                     check=AsyncConnectionPool.check_connection,
                     reset=_reset_async,
                     open=False,
