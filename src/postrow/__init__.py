@@ -1,7 +1,7 @@
 """A durable queue that is a table in the Postgres your application already has."""
 
 from postrow.api import ack, depth, depth_pending, enqueue, enqueue_many, once, publish
-from postrow.app import App, Queue
+from postrow.app import App
 from postrow.errors import (
     AbortedTransactionError,
     BadArgumentError,
@@ -39,6 +39,7 @@ from postrow.models import (
     RetryPolicy,
     Snooze,
 )
+from postrow.queues import Queue
 
 __version__ = "0.1.0"
 

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack, get_args, overload
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack, get_args, overload
 from uuid import UUID
 from weakref import WeakSet
 
-from postrow import drivers, embedded
-from postrow.durations import Duration, duration, flag, optional_duration, text, whole
+from postrow import embedded
+from postrow.durations import Duration, text, whole
 from postrow.durations import name as a_name
 from postrow.errors import BadArgumentError, ConsumerConflictError
-from postrow.models import Enqueued, Exponential, Message, RetryPolicy
+from postrow.models import Enqueued, Message
 from postrow.ops import Op, produce
-from postrow.ops.produce import ManyOptions, Options
+from postrow.ops.produce import Options
 from postrow.ops.schedules import Declared
-from postrow.payload import Codec, encode
+from postrow.payload import encode
+from postrow.queues import Consumer, Queue
 from postrow.schedules import Missed, times
 
 if TYPE_CHECKING:
-    from postrow.drivers.handles import AsyncHandle, SyncHandle
     from postrow.drivers.sender import Sender
 
 T = TypeVar("T")
@@ -34,190 +31,12 @@ R = TypeVar("R")
 DSN_VARIABLE = "POSTROW_DSN"
 
 
-@dataclass(frozen=True, eq=False)
-class Consumer:
-    """A handler and how it is run; `tenant` "*" is all. `lease` is renewed while the handler runs."""
-
-    queue: Queue[Any]
-    handler: Callable[[Message[Any]], Any]
-    name: str
-    tenant: str
-    concurrency: int
-    lease: timedelta
-    timeout: timedelta | None
-    max_attempts: int
-    retry: RetryPolicy
-    keep_history: bool
-
-    @functools.cached_property
-    def is_async(self) -> bool:
-        """An async handler runs as a task of the event loop, a sync one in a thread."""
-        call = type(self.handler).__call__  # of an object whose class has an async __call__
-        return inspect.iscoroutinefunction(self.handler) or inspect.iscoroutinefunction(call)
-
-
 class Subscribed(NamedTuple):
     """What `App.subscribe` was told: topics that fit the pattern go to the queue, of one tenant or of all ("*")."""
 
     pattern: str
     queue: str
     tenant: str
-
-
-class Queue(Generic[T]):
-    """A named queue of an app; with a type, payloads are checked against it on the way in and built on the way out."""
-
-    def __init__(self, app: App, name: str, type_: Any) -> None:
-        self.app = app
-        self.name = a_name("queue", name)
-        self.type = type_
-        self.codec: Codec[T] = Codec(type_)
-
-    def __repr__(self) -> str:
-        return f"Queue({self.name!r}, {getattr(self.type, '__name__', self.type)})"
-
-    @overload
-    def enqueue(
-        self, tx: SyncHandle, payload: T, *, id: UUID | None = None, **options: Unpack[Options]
-    ) -> Enqueued: ...
-    @overload
-    def enqueue(
-        self, tx: AsyncHandle, payload: T, *, id: UUID | None = None, **options: Unpack[Options]
-    ) -> Awaitable[Enqueued]: ...
-    def enqueue(
-        self,
-        tx: Any,
-        payload: T,
-        *,
-        id: UUID | None = None,  # noqa: A002  # the word of the SQL function
-        **options: Unpack[Options],
-    ) -> Enqueued | Awaitable[Enqueued]:
-        """Put a message into this queue, as part of the caller's transaction; as `postrow.enqueue`."""
-        return drivers.run(tx, produce.enqueue(self.name, self.codec.encode(payload), options, id_=id))
-
-    @overload
-    def enqueue_many(
-        self, tx: SyncHandle, payloads: Iterable[T], /, **options: Unpack[ManyOptions]
-    ) -> list[Enqueued]: ...
-    @overload
-    def enqueue_many(
-        self, tx: AsyncHandle, payloads: Iterable[T], /, **options: Unpack[ManyOptions]
-    ) -> Awaitable[list[Enqueued]]: ...
-    def enqueue_many(
-        self, tx: Any, payloads: Iterable[T], /, **options: Unpack[ManyOptions]
-    ) -> list[Enqueued] | Awaitable[list[Enqueued]]:
-        """Put many messages into this queue, as part of the caller's transaction; as `postrow.enqueue_many`."""
-        ops = produce.enqueue_many(self.name, produce.batches(payloads, self.codec, options), options)
-        return drivers.run_all(tx, ops, ahead=isinstance(payloads, list | tuple))
-
-    def consumer(
-        self,
-        *,
-        name: str | None = None,
-        tenant: str = "*",
-        concurrency: int = 10,
-        lease: Duration = 60,
-        timeout: Duration | None = None,
-        max_attempts: int = 5,
-        retry: RetryPolicy | None = None,
-        keep_history: bool = True,
-    ) -> Callable[[Callable[[Message[T]], R]], Callable[[Message[T]], R]]:
-        """Make the decorated function this queue's handler; it takes a `postrow.Message` and may be async or not.
-
-        Args:
-            name: what the handler is called in the database; the function's name if not given. Give it, and renaming
-                the function stops nothing: another name for a queue that has a handler is refused.
-            tenant: the one tenant it is for, or all.
-            concurrency: how many of this queue's messages one process handles at once.
-            lease: seconds or timedelta that a claim holds; a worker renews it at a third of that while the
-                handler runs.
-            timeout: seconds or timedelta after which an async handler is cancelled and the attempt fails; a sync
-                one cannot be stopped, so its lease is no longer renewed. None: as long as it takes.
-            max_attempts: attempts before the message becomes a dead letter, unless the message has its own.
-            retry: the delays between attempts; `Exponential()` if not given: 10 s, 20 s, ... an hour at most.
-            keep_history: whether finished messages are kept, for the schema's history_days.
-
-        Raises:
-            BadArgumentError: a value outside its range, or a function that takes no message.
-            ConsumerConflictError: the app has a handler for this queue and tenant.
-        """
-
-        def register(function: Callable[[Message[T]], R]) -> Callable[[Message[T]], R]:
-            self.app.add(
-                Consumer(
-                    queue=self,
-                    handler=_handler(function),
-                    name=text("name", name if name is not None else getattr(function, "__name__", "handler")),
-                    tenant=text("tenant", tenant),
-                    concurrency=whole("concurrency", concurrency, least=1, most=100_000),
-                    lease=_lease(lease),
-                    timeout=_timeout(timeout),
-                    max_attempts=whole("max_attempts", max_attempts, least=1),
-                    retry=_retry(retry),
-                    keep_history=flag("keep_history", keep_history),
-                )
-            )
-            return function
-
-        return register
-
-    def on_dead(
-        self, *, name: str | None = None, tenant: str = "*", concurrency: int = 10, timeout: Duration | None = None
-    ) -> Callable[[Callable[[Message[T]], R]], Callable[[Message[T]], R]]:
-        """Make the decorated function the handler of this queue's dead letters: it runs once for each.
-
-        Its message has the dead one's payload, `subject` and `failures`; `parent_id` is the dead letter's id, and the
-        headers say `dead_letter` and `reason`. It comes from the queue `<queue>:dead`, in the same transaction as the
-        death. If it fails that is recorded with the dead letter's failures, and not tried again.
-
-        Args:
-            name: what the handler is called in the database; the function's name if not given.
-            tenant: the one tenant it is for, or all.
-            concurrency: how many one process handles at once.
-            timeout: seconds or timedelta after which an async one is cancelled and has failed.
-        """
-        queue: Queue[T] = self.app.queue(f"{self.name}:dead", self.type)
-        return queue.consumer(name=name, tenant=tenant, concurrency=concurrency, timeout=timeout, max_attempts=1)
-
-
-def _handler(function: Callable[[Message[T]], R]) -> Callable[[Message[T]], R]:
-    """The function, if it can be called with a message and its body then runs."""
-    named = getattr(function, "__qualname__", repr(function))
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise BadArgumentError(f"handler {named} is a generator: calling it runs nothing", hint="Take the yield out.")
-    try:
-        inspect.signature(function).bind(None)
-    except (TypeError, ValueError) as error:
-        raise BadArgumentError(
-            f"handler {named} cannot be called with a message: {error}",
-            hint="Write def or async def handler(message: postrow.Message[...]).",
-        ) from None
-    return function
-
-
-def _retry(value: RetryPolicy | None) -> RetryPolicy:
-    if value is None:
-        return Exponential()
-    if not isinstance(value, RetryPolicy):
-        raise BadArgumentError(f"retry is {value!r}", hint="Give postrow.Exponential(), Linear() or Constant().")
-    return value
-
-
-def _lease(value: Duration) -> timedelta:
-    lease = duration("lease", value)
-    if not timedelta(milliseconds=300) <= lease <= timedelta(days=366):
-        raise BadArgumentError(
-            f"lease is {lease.total_seconds()} s",
-            hint="Give from 0.3 s, so that it can be renewed at a third of it, to a year.",
-        )
-    return lease
-
-
-def _timeout(value: Duration | None) -> timedelta | None:
-    timeout = optional_duration("timeout", value)
-    if timeout is not None and timeout <= timedelta(0):
-        raise BadArgumentError(f"timeout is {timeout}", hint="Give a time longer than 0, or None.")
-    return timeout
 
 
 class App:

@@ -9,9 +9,9 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from postrow import app as plain
-from postrow.app import Consumer
 from postrow.django.connections import closing
 from postrow.errors import BadArgumentError
+from postrow.queues import Consumer
 
 
 class App(plain.App):

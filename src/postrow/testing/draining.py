@@ -15,12 +15,13 @@ import psycopg
 
 from postrow import migrate
 from postrow import payload as payloads
-from postrow.app import App, Consumer
+from postrow.app import App
 from postrow.drivers.psycopg3 import execute, execute_async
 from postrow.durations import Duration, duration
 from postrow.errors import BadArgumentError, PayloadTypeError
 from postrow.models import Message
 from postrow.ops import claims, fleet, look
+from postrow.queues import Consumer
 from postrow.testing.outcomes import Drained, Handled, raise_failed
 from postrow.worker import Worker
 from postrow.worker.acker import Acker

@@ -10,9 +10,9 @@ from uuid import UUID
 
 from postrow import drivers
 from postrow import payload as payloads
-from postrow.app import Queue
 from postrow.ops import Op, look
 from postrow.ops.op import Row
+from postrow.queues import Queue
 
 if TYPE_CHECKING:
     from postrow.drivers.handles import AsyncHandle, SyncHandle

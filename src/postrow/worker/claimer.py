@@ -11,9 +11,9 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-from postrow.app import Consumer
 from postrow.drivers.psycopg3 import execute_async
 from postrow.ops import claims, fleet
+from postrow.queues import Consumer
 from postrow.worker.acker import Acker
 from postrow.worker.connections import Database, Weather
 from postrow.worker.executor import Executor

@@ -15,11 +15,11 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
-from postrow.app import Consumer
 from postrow.errors import LeaseLostError
 from postrow.errortext import clean_text, describe_error
 from postrow.models import Bury, Claimed, Failure, Message, Retry, Snooze
 from postrow.ops.lineage import Parent, handled
+from postrow.queues import Consumer
 from postrow.worker.slots import DONE, Outcome, Slot, Slots
 from postrow.worker.threads import Threads
 from postrow.worker.transactions import Transactions

@@ -9,10 +9,11 @@ from typing import Any
 
 import psycopg
 
-from postrow.app import App, Consumer
+from postrow.app import App
 from postrow.drivers.psycopg3 import execute_async
 from postrow.errors import SchemaMismatchError
 from postrow.ops import Op, fleet, schedules, topics
+from postrow.queues import Consumer
 
 log = logging.getLogger("postrow.worker")
 

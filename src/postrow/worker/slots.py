@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-from postrow.app import Consumer
 from postrow.models import Claimed
+from postrow.queues import Consumer
 
 Verdict = Literal["done", "fail", "release", "bury"]
 

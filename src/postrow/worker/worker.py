@@ -14,11 +14,12 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from postrow import migrate
-from postrow.app import App, Consumer
+from postrow.app import App
 from postrow.drivers.psycopg3 import execute_async
 from postrow.durations import whole
 from postrow.errors import BadArgumentError, PostrowError
 from postrow.ops import Op, fleet
+from postrow.queues import Consumer
 from postrow.worker.acker import Acker
 from postrow.worker.claimer import Claimer
 from postrow.worker.connections import DATABASE_ERRORS, Backoff, Database, Weather
