@@ -109,7 +109,7 @@ def emptied():
     def empty(conn):
         for table in (
             *("message", "history", "dead_letter", "seen", "consumer", "worker"),
-            *("subscription", "pause", "schedule"),
+            *("subscription", "pause", "schedule", "bucket"),
         ):
             conn.execute(f"delete from postrow.{table}")
 

@@ -63,13 +63,6 @@ class BadArgumentError(PostrowError):
     exit_code = 2
 
 
-class NotYetError(PostrowError):
-    """The option is in the contract and not built in this version."""
-
-    sqlstate = "PW004"
-    exit_code = 2
-
-
 class ConsumerConflictError(PostrowError):
     """Another handler is registered for this queue; the message names it."""
 
@@ -170,7 +163,6 @@ BY_SQLSTATE: dict[str, type[PostrowError]] = {
         AbortedTransactionError,
         BadNameError,
         BadArgumentError,
-        NotYetError,
         ConsumerConflictError,
         IdTakenError,
         HopsExceededError,

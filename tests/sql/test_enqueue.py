@@ -160,18 +160,6 @@ def test_an_infinite_moment_is_refused(pg, option, moment):
     assert caught.value.sqlstate == "PW003"
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"group_key": "g"},
-        {"group_key": ""},
-    ],
-)
-def test_what_is_not_built_is_refused_as_not_yet(pg, options):
-    assert pg.refused("enqueue", queue="q", payload=1, **options).sqlstate == "PW004"
-    assert pg.refused("enqueue_many", queue="q", messages=[{"payload": 1}], **options).sqlstate == "PW004"
-
-
 def test_a_subject_of_200_characters_counts_characters_not_bytes(pg):
     subject = "é" * 200
 

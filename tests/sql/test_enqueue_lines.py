@@ -62,7 +62,6 @@ def test_bad_options_are_refused(pg):
     assert pg.refused("enqueue_lines", queue="no good", payloads="1").sqlstate == "PW002"
     assert pg.refused("enqueue_lines", queue="q", payloads="1", priority=99_999).sqlstate == "PW003"
     assert pg.refused("enqueue_lines", queue="q", payloads=None).sqlstate == "PW003"
-    assert pg.refused("enqueue_lines", queue="q", payloads="1", group_key="g").sqlstate == "PW004"
 
 
 @pytest.mark.parametrize("end", ["", "\n"])

@@ -129,7 +129,6 @@ def test_messages_have_to_be_an_array(pg, messages):
         ({"payload": 1, "delay": "1 s", "available_at": "2030-01-01"}, "PW003", "both delay and available_at"),
         ({"payload": 1, "target_for": "1 s"}, "PW003", "target_for is given without target"),
         ({"payload": 1, "expires_at": "infinity"}, "PW003", "expires_at"),
-        ({"payload": 1, "group_key": "g"}, "PW004", "group_key"),
         ({"payload": 1, "dedup_key": ""}, "PW003", "dedup_key of message 2"),
         ({"payload": 1, "dedup_while": "alive"}, "PW003", "dedup_key"),
         ({"payload": 1, "id": ""}, "22P02", "uuid"),

@@ -4,7 +4,7 @@ import pytest
 
 
 def register(pg, **options):
-    pg.value("register_consumer", queue="q", handler="h", on_dead=True, **options)
+    pg.value("register_consumer", queue="q", handler="h", tells_dead=True, **options)
 
 
 def dead(pg, **options):

@@ -167,7 +167,6 @@ def test_a_bad_pattern_is_refused(pg, pattern):
         ({"hops": None}, "PW003"),
         ({"tenant": "no good"}, "PW002"),
         ({"priority": 99_999}, "PW003"),
-        ({"group_key": "g"}, "PW004"),
     ],
 )
 def test_bad_options_are_refused(pg, options, sqlstate):

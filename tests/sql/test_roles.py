@@ -70,7 +70,7 @@ PUBLIC_API = {  # function: (roles, a call of it)
     "schema_version": (set(ROLES), {}),
 }
 TABLES = (
-    *("message", "history", "dead_letter", "seen", "subscription", "pause", "schedule", "consumer"),
+    *("message", "history", "dead_letter", "seen", "subscription", "pause", "schedule", "consumer", "bucket"),
     *("worker", "setting", "migration", "function_file"),
 )
 DONE = {"00000", "PW009"}  # allowed; and no such dead letter

@@ -14,7 +14,7 @@ REGISTER = """
 select postrow.register_consumer($1::text, $2::text, tenant => $3::text, lease => $4::interval, retry => $5::text,
     retry_base => $6::interval, retry_factor => $7::float8, retry_cap => $8::interval, retry_jitter => $9::boolean,
     max_attempts => $10::int, keep_history => $11::boolean, replace => $12::boolean,
-    on_dead => $13::boolean)
+    tells_dead => $13::boolean)
 """
 
 

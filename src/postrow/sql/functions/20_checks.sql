@@ -38,17 +38,6 @@ end
 $$
 
 -- next
--- Refuses with PW004 what is in the contract and not built in this version.
-create or replace function postrow.not_yet(what text) returns void
-language plpgsql immutable parallel safe
-as $$
-begin
-    raise exception using errcode = 'PW004', message = format('%s is not built yet', what),
-        hint = 'Leave the option out; the changelog says what this version has.';
-end
-$$
-
--- next
 -- A free text that is a key or a label: 1 to 200 characters when given.
 create or replace function postrow.check_label(what text, value text) returns void
 language plpgsql immutable parallel safe
@@ -128,6 +117,25 @@ end
 $$
 
 -- next
+-- The limits of a consumer, or of each tenant in it: a number in flight, and a rate with its period, null for none.
+create or replace function postrow.check_limits(what text, in_flight int, rate_is text, rate int, period interval) returns void
+language plpgsql immutable parallel safe
+as $$
+begin
+    if in_flight is not null then
+        perform postrow.check_limit(what, in_flight);
+    end if;
+    if rate is not null then
+        perform postrow.check_limit(rate_is, rate);
+        if (date_part('epoch', period) between 0.001 and 31622400) is not true then
+            perform postrow.refuse(format('%s_period is %s', rate_is, coalesce(period::text, 'null')),
+                'Give a time from a millisecond to 366 days.');
+        end if;
+    end if;
+end
+$$
+
+-- next
 -- How many published messages led to one: from 0 on, and not beyond what its column holds.
 create or replace function postrow.check_hops(hops int) returns void
 language plpgsql immutable parallel safe
@@ -140,7 +148,7 @@ end
 $$
 
 -- next
--- Every option of a message, for all that enqueue. Raises PW002, PW003, PW004.
+-- Every option of a message, for all that enqueue. Raises PW002, PW003.
 create or replace function postrow.check_message(
     queue text, tenant text, priority int, delay interval, available_at timestamptz, max_attempts int,
     target text, target_for interval, subject text, group_key text, dedup_key text, dedup_for interval,
@@ -186,7 +194,7 @@ begin
         perform postrow.refuse('headers have to be a JSON object');
     end if;
     if group_key is not null then
-        perform postrow.not_yet('group_key');
+        perform postrow.check_label('group_key', group_key);
     end if;
     if dedup_key is not null then
         perform postrow.check_key('dedup_key', dedup_key);

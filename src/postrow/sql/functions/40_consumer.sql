@@ -45,8 +45,10 @@ $$
 -- next
 -- Makes `handler` the consumer of a queue, for one tenant or for all ('*'). Workers call it when they start.
 -- The same handler again: its policy becomes the given one (the last start wins), and the row is written only
--- if something differs. Another handler: PW005, naming the present one, unless `replace`. `on_dead`: each message of it that
--- dies is told, once, to the queue `<queue>:dead`.
+-- if something differs. Another handler: PW005, naming the present one, unless `replace`. `tells_dead`: each message of it that
+-- dies is told, once, to the queue `<queue>:dead`. `on_dead`: what a group does when one of its messages dies: `continue`
+-- with the next, or `block` until the dead letter is decided. Limits, null for none: `max_in_flight`, how many of its
+-- messages may be claimed at once, and `rate`, how many each `rate_period`; and both for each tenant. Taps, as a limit may be wider now.
 -- Locks that one row; enqueue and claim never do.
 create or replace function postrow.register_consumer(
     queue text, handler text, tenant text default '*', kind text default 'worker',
@@ -54,7 +56,9 @@ create or replace function postrow.register_consumer(
     retry_base interval default '10 seconds', retry_factor double precision default 2,
     retry_cap interval default '1 hour', retry_jitter boolean default true,
     max_attempts int default 5, keep_history boolean default true, replace boolean default false,
-    on_dead boolean default false
+    tells_dead boolean default false, on_dead text default 'continue', max_in_flight int default null,
+    rate int default null, rate_period interval default '1 second', tenant_max_in_flight int default null,
+    tenant_rate int default null, tenant_rate_period interval default '1 second'
 ) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -70,10 +74,18 @@ begin
     end if;
     if register_consumer.lease is null or register_consumer.max_attempts is null
         or register_consumer.keep_history is null or register_consumer.retry_jitter is null
-        or register_consumer.kind is null or register_consumer.on_dead is null then
-        perform postrow.refuse('lease, max_attempts, keep_history, retry_jitter, kind and on_dead cannot be null',
+        or register_consumer.kind is null or register_consumer.tells_dead is null then
+        perform postrow.refuse('lease, max_attempts, keep_history, retry_jitter, kind and tells_dead cannot be null',
             'Leave an option out to have its default.');
     end if;
+    if (register_consumer.on_dead in ('continue', 'block')) is not true then
+        perform postrow.refuse(format('on_dead is %L', register_consumer.on_dead),
+            'Give continue, or block: a group waits then until its dead letter is decided.');
+    end if;
+    perform postrow.check_limits('max_in_flight', register_consumer.max_in_flight, 'rate', register_consumer.rate,
+        register_consumer.rate_period);
+    perform postrow.check_limits('tenant_max_in_flight', register_consumer.tenant_max_in_flight, 'tenant_rate',
+        register_consumer.tenant_rate, register_consumer.tenant_rate_period);
     perform postrow.check_lease(register_consumer.lease);
     perform postrow.check_limit('max_attempts', register_consumer.max_attempts);
     if (register_consumer.retry in ('exponential', 'linear', 'constant')) is not true then
@@ -94,7 +106,11 @@ begin
         register_consumer.kind, register_consumer.lease, register_consumer.retry,
         register_consumer.retry_base, register_consumer.retry_factor, register_consumer.retry_cap,
         register_consumer.retry_jitter, register_consumer.max_attempts, register_consumer.keep_history,
-        register_consumer.on_dead, postrow.caller(), postrow.clock())::postrow.consumer;
+        register_consumer.tells_dead, register_consumer.on_dead, register_consumer.max_in_flight,
+        register_consumer.tenant_max_in_flight, register_consumer.rate,
+        case when register_consumer.rate is not null then register_consumer.rate_period end, register_consumer.tenant_rate,
+        case when register_consumer.tenant_rate is not null then register_consumer.tenant_rate_period end,
+        postrow.caller(), postrow.clock())::postrow.consumer;
     loop
         insert into postrow.consumer select v_new.* on conflict do nothing;
         exit when found;
@@ -114,6 +130,7 @@ begin
         if v_present is distinct from v_new then
             delete from postrow.consumer c where c.tenant = v_new.tenant and c.queue = v_new.queue;
             insert into postrow.consumer select v_new.*;
+            perform postrow.tap(v_new.queue, '*');
         end if;
         exit;
     end loop;

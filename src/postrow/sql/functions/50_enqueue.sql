@@ -5,7 +5,7 @@
 -- the rule that take_key has, which locks the row of the message that stands for this one.
 -- `parent_id` and `hops`: the message whose handler enqueues this one, and how many published ones led to it.
 -- `priority` is an int since `priority => 5` would not find a smallint.
--- Raises PW002 (name), PW003 (value), PW004 (not yet), PW006 (id of another queue), 40001.
+-- Raises PW002 (name), PW003 (value), PW006 (id of another queue), 40001.
 create or replace function postrow.enqueue(
     queue text, payload jsonb, tenant text default 'default', priority int default 0,
     delay interval default null, available_at timestamptz default null, max_attempts int default null,
@@ -49,17 +49,17 @@ begin
         return;
     end if;
     insert into postrow.message (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by,
-        available_at, max_attempts, target, target_until, subject, dedup_key, expires_at, parent_id, hops)
+        available_at, max_attempts, target, target_until, subject, group_key, dedup_key, expires_at, parent_id, hops)
     values (tenant, id, queue, priority, payload, headers, v_now, postrow.caller(),
-        v_due, max_attempts, target, v_due + target_for, subject, dedup_key, expires_at, parent_id, hops);
+        v_due, max_attempts, target, v_due + target_for, subject, group_key, dedup_key, expires_at, parent_id, hops);
     perform postrow.tap(queue, tenant);
 end
 $$
 
 -- next
 -- Refuses what is wrong with the elements of enqueue_many. What differs from row to row as a rule (subject,
--- headers, id, dedup_key) is checked in one pass, and each different set of the other options once. Says whether any element
--- has options of its own, and whether any has an id, or a key of deduplication. Internal. Raises PW002, PW003, PW004; the message names the position.
+-- headers, id, group_key, dedup_key) is checked in one pass, and each different set of the other options once. Says whether any element
+-- has options of its own, and whether any has an id, or a key of deduplication. Internal. Raises PW002, PW003; the message names the position.
 create or replace function postrow.check_each(
     queue text, messages jsonb, defaults jsonb, out own boolean, out ids boolean, out keys boolean
 )
@@ -67,7 +67,7 @@ language plpgsql stable
 as $$
 #variable_conflict use_column
 declare
-    v_varying  constant text[] := '{payload,subject,headers,id}';
+    v_varying  constant text[] := '{payload,subject,headers,id,group_key}';
     v_row      record;
 begin
     own := false;
@@ -76,7 +76,7 @@ begin
     for v_row in
         select min(e.ordinality) as n,
             bool_or(e.value ->> 'id' is not null) as ids,
-            bool_or(e.value ? 'subject' or e.value ? 'headers') as varying,
+            bool_or(e.value ?| '{subject,headers,group_key}') as varying,
             case when jsonb_typeof(e.value) <> 'object' then null
                 -- a key is another in each row: its place is taken by one that passes
                 when e.value ->> 'dedup_key' is not null then (e.value - v_varying) || '{"dedup_key": "k"}'
@@ -88,6 +88,8 @@ begin
                 as bad_shape,
             min(e.ordinality) filter (where e.value ->> 'subject' = '' or length(e.value ->> 'subject') > 200)
                 as bad_subject,
+            min(e.ordinality) filter (where e.value ->> 'group_key' = '' or length(e.value ->> 'group_key') > 200)
+                as bad_group,
             min(e.ordinality) filter (where jsonb_typeof(e.value -> 'headers') not in ('object', 'null'))
                 as bad_headers
         from jsonb_array_elements(check_each.messages) with ordinality e group by 4
@@ -98,6 +100,9 @@ begin
         elsif v_row.bad_subject is not null then
             perform postrow.check_label(format('subject of message %s', v_row.bad_subject),
                 check_each.messages -> (v_row.bad_subject - 1)::int ->> 'subject');
+        elsif v_row.bad_group is not null then
+            perform postrow.check_label(format('group_key of message %s', v_row.bad_group),
+                check_each.messages -> (v_row.bad_group - 1)::int ->> 'group_key');
         elsif v_row.bad_key is not null then
             perform postrow.check_key(format('dedup_key of message %s', v_row.bad_key),
                 check_each.messages -> (v_row.bad_key - 1)::int ->> 'dedup_key');
@@ -243,15 +248,20 @@ begin
             jsonb_to_record(case when v_given.own then postrow.own_options(e.value, v_defaults) else v_defaults end)
                 x(id uuid, tenant text, priority smallint,
                 delay interval, available_at timestamptz, max_attempts int, target text, target_for interval,
-                subject text, dedup_key text, expires_at timestamptz, headers jsonb)
+                subject text, group_key text, dedup_key text, expires_at timestamptz, headers jsonb)
     ), put as (
         insert into postrow.message (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by,
-            available_at, max_attempts, target, target_until, subject, dedup_key, expires_at, parent_id, hops)
+            available_at, max_attempts, target, target_until, subject, group_key, behind, dedup_key, expires_at,
+            parent_id, hops)
         select p.tenant, p.new_id, enqueue_many.queue, p.priority, p.payload, p.headers, p.stamp, v_by,
             greatest(coalesce(p.available_at, p.stamp + p.delay), p.stamp), p.max_attempts, p.target,
             greatest(coalesce(p.available_at, p.stamp + p.delay), p.stamp) + p.target_for,
-            p.subject, p.dedup_key, p.expires_at, enqueue_many.parent_id, enqueue_many.hops
-        from parsed p where p.stands is null
+            p.subject, p.group_key, p.turn > 1, p.dedup_key, p.expires_at, enqueue_many.parent_id, enqueue_many.hops
+        from (
+            -- of a group, what comes later in this list stands behind its first
+            select p.*, case when p.group_key is null then 1
+                else row_number() over (partition by p.tenant, p.group_key order by p.n) end as turn
+            from parsed p where p.stands is null) p
     ), tapped as materialized (
         select count(postrow.tap(enqueue_many.queue, t.tenant)) as taps
         from (select distinct p.tenant from parsed p) t
@@ -292,11 +302,12 @@ begin
         payloads := rtrim(payloads, E'\r\n');  -- a file ends with a line feed; rtrim alone takes a tenth of the time
     end if;
     insert into postrow.message (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by,
-        available_at, max_attempts, target, target_until, subject, expires_at, parent_id, hops)
+        available_at, max_attempts, target, target_until, subject, group_key, behind, expires_at, parent_id, hops)
     select enqueue_lines.tenant, postrow.uuid7_at(v_us + l.n, v_random), enqueue_lines.queue,
         enqueue_lines.priority, l.line::jsonb, enqueue_lines.headers, l.stamp, v_by, l.due,
         enqueue_lines.max_attempts, enqueue_lines.target, l.due + enqueue_lines.target_for,
-        enqueue_lines.subject, enqueue_lines.expires_at, enqueue_lines.parent_id, enqueue_lines.hops
+        enqueue_lines.subject, enqueue_lines.group_key, enqueue_lines.group_key is not null and l.n > 1,
+        enqueue_lines.expires_at, enqueue_lines.parent_id, enqueue_lines.hops
     from (
         select p.line, p.n, s.stamp,
             greatest(coalesce(enqueue_lines.available_at, s.stamp + enqueue_lines.delay), s.stamp) as due

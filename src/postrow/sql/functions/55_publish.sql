@@ -90,7 +90,7 @@ $$
 -- queue that has the topic's name. A caller's `id` makes one id for each queue: published again it is the same messages.
 -- `hops` says how many times messages led to this one; over the setting max_hops (8) all of them are dead letters, reason
 -- `hops`, so that handlers which publish to each other end. Reads subscriptions, which change when workers start.
--- Raises PW002, PW003, PW004, PW006, 40001.
+-- Raises PW002, PW003, PW006, 40001.
 create or replace function postrow.publish(
     topic text, payload jsonb, tenant text default 'default', priority int default 0, delay interval default null,
     available_at timestamptz default null, max_attempts int default null, subject text default null,
@@ -127,10 +127,10 @@ begin
         if v_given is null
             or postrow.take_id(publish.tenant, postrow.id_in('', v_given), '', v_due + interval '7 days', v_now) is null then
             insert into postrow.history (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by,
-                finished_at, attempt, max_attempts, subject, expires_at, topic, parent_id, hops, outcome)
+                finished_at, attempt, max_attempts, subject, group_key, expires_at, topic, parent_id, hops, outcome)
             values (publish.tenant, id, publish.topic, publish.priority, publish.payload, publish.headers, v_now, v_by,
-                v_now, 0, publish.max_attempts, publish.subject, publish.expires_at, publish.topic, publish.parent_id,
-                publish.hops, 'unrouted');
+                v_now, 0, publish.max_attempts, publish.subject, publish.group_key, publish.expires_at, publish.topic,
+                publish.parent_id, publish.hops, 'unrouted');
         end if;
         return;
     end if;
@@ -148,17 +148,17 @@ begin
             id := v_present;
         elsif dead then
             insert into postrow.dead_letter (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by,
-                died_at, attempt, max_attempts, subject, expires_at, topic, parent_id, hops, reason, failures)
+                died_at, attempt, max_attempts, subject, group_key, expires_at, topic, parent_id, hops, reason, failures)
             values (publish.tenant, id, queue, publish.priority, publish.payload, publish.headers, v_now, v_by,
-                v_now, 0, publish.max_attempts, publish.subject, publish.expires_at, publish.topic, publish.parent_id,
-                publish.hops, 'hops', postrow.add_failure(null, 0, v_now, null, 'hops', format(
+                v_now, 0, publish.max_attempts, publish.subject, publish.group_key, publish.expires_at, publish.topic,
+                publish.parent_id, publish.hops, 'hops', postrow.add_failure(null, 0, v_now, null, 'hops', format(
                     'published in a chain of %s handlers; max_hops is %s', publish.hops, postrow.setting('max_hops')), null));
         else
             insert into postrow.message (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by,
-                available_at, max_attempts, subject, expires_at, topic, parent_id, hops)
+                available_at, max_attempts, subject, group_key, expires_at, topic, parent_id, hops)
             values (publish.tenant, id, queue, publish.priority, publish.payload, publish.headers, v_now, v_by,
-                v_due, publish.max_attempts, publish.subject, publish.expires_at, publish.topic, publish.parent_id,
-                publish.hops);
+                v_due, publish.max_attempts, publish.subject, publish.group_key, publish.expires_at, publish.topic,
+                publish.parent_id, publish.hops);
             perform postrow.tap(queue, publish.tenant);
         end if;
         return next;

@@ -2,7 +2,7 @@
 -- runs goes on to its end.
 
 -- The tenants whose messages of a queue are paused, '*' for all; null when nothing is, which is the rule. Asked at each
--- claim, so with a kept plan: the table has a few rows at most. Internal.
+-- discovery, so with a kept plan: the table has a few rows at most. Internal.
 create or replace function postrow.paused_tenants(queue text) returns text[]
 language plpgsql stable set jit = off set plan_cache_mode = force_generic_plan
 as $$
@@ -84,27 +84,41 @@ set enable_seqscan = off set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 declare
-    v_tids  tid[];
-    v_done  bigint;
+    v_tids     tid[];
+    v_done     bigint;
+    v_tenants  text[];
+    v_keys     text[];
 begin
     perform postrow.check_name('queue', purge.queue);
     if purge.tenant is not null then
         perform postrow.check_name('tenant', purge.tenant);
     end if;
     perform postrow.check_limit('limit', purge."limit");
-    -- two looks, since there is an index for those of nobody in particular, and one for targeted ones
+    -- three looks: there is an index for those of nobody in particular, one for targeted ones, one for those behind others
     v_tids := array(select m.ctid from postrow.message m
         where m.queue = purge.queue and (purge.tenant is null or m.tenant = purge.tenant)
-            and m.claim_token is null and m.target is null
+            and m.claim_token is null and m.target is null and not m.behind
         limit purge."limit" for update skip locked);
     if cardinality(v_tids) < purge."limit" then
         v_tids := v_tids || array(select m.ctid from postrow.message m
             where m.queue = purge.queue and (purge.tenant is null or m.tenant = purge.tenant)
-                and m.claim_token is null and m.target is not null
+                and m.claim_token is null and m.target is not null and not m.behind
             limit purge."limit" - cardinality(v_tids) for update skip locked);
     end if;
-    delete from postrow.message m where m.ctid = any (v_tids);
-    get diagnostics v_done = row_count;
+    if cardinality(v_tids) < purge."limit" then
+        v_tids := v_tids || array(select m.ctid from postrow.message m
+            where m.queue = purge.queue and (purge.tenant is null or m.tenant = purge.tenant)
+                and m.claim_token is null and m.behind
+            limit purge."limit" - cardinality(v_tids) for update skip locked);
+    end if;
+    with gone as (
+        delete from postrow.message m where m.ctid = any (v_tids) returning m.tenant, m.group_key
+    )
+    select count(*), array_agg(g.tenant) filter (where g.group_key is not null),
+            array_agg(g.group_key) filter (where g.group_key is not null)
+        into v_done, v_tenants, v_keys
+    from gone g;
+    perform postrow.promote(array_fill(purge.queue, array[coalesce(cardinality(v_keys), 0)]), v_tenants, v_keys, postrow.clock());
     return v_done;
 end
 $$

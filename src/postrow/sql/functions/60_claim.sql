@@ -14,22 +14,22 @@ begin
     return query
     with recursive free as (
         (select m.tenant, m.priority, m.available_at from postrow.message m
-         where m.queue = lanes.queue and m.claim_token is null and m.target is null
+         where m.queue = lanes.queue and m.claim_token is null and m.target is null and not m.behind
          order by m.tenant, m.priority, m.available_at limit 1)
         union all
         select n.* from free l cross join lateral (
             select m.tenant, m.priority, m.available_at from postrow.message m
-            where m.queue = lanes.queue and m.claim_token is null and m.target is null
+            where m.queue = lanes.queue and m.claim_token is null and m.target is null and not m.behind
                 and (m.tenant, m.priority) > (l.tenant, l.priority)
             order by m.tenant, m.priority, m.available_at limit 1) n
     ), targeted as (
         (select m.tenant, m.priority, m.available_at from postrow.message m
-         where m.queue = lanes.queue and m.claim_token is null and m.target = lanes.worker
+         where m.queue = lanes.queue and m.claim_token is null and m.target = lanes.worker and not m.behind
          order by m.tenant, m.priority, m.available_at limit 1)
         union all
         select n.* from targeted l cross join lateral (
             select m.tenant, m.priority, m.available_at from postrow.message m
-            where m.queue = lanes.queue and m.claim_token is null and m.target = lanes.worker
+            where m.queue = lanes.queue and m.claim_token is null and m.target = lanes.worker and not m.behind
                 and (m.tenant, m.priority) > (l.tenant, l.priority)
             order by m.tenant, m.priority, m.available_at limit 1) n
     )
@@ -50,7 +50,7 @@ $$
 -- Equality on queue, tenant and priority: runs on Citus. `sizes` only where `sized`. Internal.
 create or replace function postrow.pick(
     queue text, tenant text, priority smallint, target text, after timestamptz, "limit" int, now timestamptz,
-    sized boolean, out ids uuid[], out tids tid[], out dues timestamptz[], out sizes int[]
+    sized boolean, out ids uuid[], out tids tid[], out dues timestamptz[], out sizes int[], out groups text[], out grouped boolean
 )
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
 set enable_indexscan = on set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
@@ -58,13 +58,13 @@ as $$
 #variable_conflict use_column
 begin
     select coalesce(array_agg(p.id), '{}'), coalesce(array_agg(p.ctid), '{}'), coalesce(array_agg(p.available_at), '{}'),
-            coalesce(array_agg(p.size), '{}')
-        into ids, tids, dues, sizes
+            coalesce(array_agg(p.size), '{}'), array_agg(p.group_key), coalesce(bool_or(p.group_key is not null), false)
+        into ids, tids, dues, sizes, groups, grouped
     from (
-        select m.id, m.ctid, m.available_at, case when pick.sized then octet_length(m.payload::text) end as size
+        select m.id, m.ctid, m.available_at, m.group_key, case when pick.sized then octet_length(m.payload::text) end as size
         from postrow.message m
         where m.queue = pick.queue and m.tenant = pick.tenant and m.priority = pick.priority
-            and m.claim_token is null
+            and m.claim_token is null and not m.behind
             and (pick.target is null and m.target is null or m.target = pick.target)
             and m.available_at <= pick.now and m.available_at >= coalesce(pick.after, '-infinity')
             and (m.expires_at is null or m.expires_at > pick.now)
@@ -72,6 +72,54 @@ begin
         limit pick."limit"
         for update skip locked
     ) p;
+end
+$$
+
+-- next
+-- Picks from one lane, and of what it finds in groups those whose turn it is. `frontier`: how far the lane was seen, null where
+-- something of a group had to be left; `more`: there may be more than was asked for. Looks again while it found only
+-- messages that had to stand back, for 100 ms at most. Internal.
+create or replace function postrow.pick_lane(
+    queue text, tenant text, priority smallint, target text, worker text, after timestamptz, "limit" int, now timestamptz,
+    sized boolean, out ids uuid[], out tids tid[], out dues timestamptz[], out sizes int[], out behinds boolean[],
+    out frontier timestamptz, out more boolean, out grouped boolean
+)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+    v_began   timestamptz := clock_timestamp();
+    v_most    int := pick_lane."limit";
+    v_picked  record;
+    v_turn    record;
+    v_count   int;
+begin
+    loop
+        v_picked := postrow.pick(pick_lane.queue, pick_lane.tenant, pick_lane.priority, pick_lane.target, pick_lane.after,
+            v_most, pick_lane.now, pick_lane.sized);
+        v_count := cardinality(v_picked.ids);
+        ids := v_picked.ids;
+        tids := v_picked.tids;
+        dues := v_picked.dues;
+        sizes := v_picked.sizes;
+        grouped := v_picked.grouped;
+        more := v_count >= v_most;
+        frontier := case when more then v_picked.dues[v_count] else pick_lane.now end - interval '0.2 s';
+        exit when not grouped;
+        v_turn := postrow.in_turn(pick_lane.queue, pick_lane.worker, pick_lane."limit", pick_lane.now, pick_lane.sized,
+            array_fill(1, array[v_count]), array_fill(pick_lane.tenant, array[v_count]), ids, tids, dues, sizes,
+            v_picked.groups);
+        ids := v_turn.ids;
+        tids := v_turn.tids;
+        dues := v_turn.dues;
+        sizes := v_turn.sizes;
+        behinds := v_turn.behinds;
+        if v_turn.skipped is not null then
+            frontier := null;
+        end if;
+        exit when ids <> '{}' or not more or v_turn.parked = 0 or clock_timestamp() - v_began > interval '100 ms';
+        v_most := greatest(v_most, 1000);
+    end loop;
 end
 $$
 
@@ -93,8 +141,8 @@ $$
 -- the lists, whatever the statistics say (70_settle.sql has more of it). `lease` null: their consumer's, else 60 s.
 -- Who calls it: claim and claim_lanes. Internal.
 create or replace function postrow.mark(
-    lanes int[], tenants text[], ids uuid[], tids tid[], dues timestamptz[], frontiers timestamptz[], lease interval,
-    worker text, token uuid, now timestamptz
+    lanes int[], tenants text[], ids uuid[], tids tid[], dues timestamptz[], frontiers timestamptz[], behinds boolean[],
+    lease interval, worker text, token uuid, now timestamptz
 ) returns setof postrow.claimed
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
 set enable_tidscan = on set enable_seqscan = off set enable_bitmapscan = off set enable_indexscan = off
@@ -105,9 +153,10 @@ begin
     return query
     update postrow.message m
     set claim_token = mark.token, claimed_at = mark.now, claimed_by = mark.worker, attempt = m.attempt + 1,
+        behind = coalesce(w.behind, false),
         available_at = mark.now + coalesce(mark.lease, postrow.lease_of(m.queue, m.tenant))
-    from unnest(mark.lanes, mark.tenants, mark.ids, mark.tids, mark.dues, mark.frontiers)
-        w(lane, tenant, id, tid, due_at, frontier)
+    from unnest(mark.lanes, mark.tenants, mark.ids, mark.tids, mark.dues, mark.frontiers,
+        mark.behinds) w(lane, tenant, id, tid, due_at, frontier, behind)
     where m.ctid = w.tid and m.tenant = w.tenant and m.id = w.id
     returning w.lane, m.tenant, m.id, m.queue, m.priority, m.payload, m.headers, m.attempt, m.max_attempts,
         m.claim_token, m.claimed_at, m.available_at, w.due_at, m.enqueued_at, m.subject, m.target, m.group_key,
@@ -124,7 +173,8 @@ as $$
 #variable_conflict use_column
 begin
     return exists (select from postrow.message m
-        where m.queue = has_targeted.queue and m.target = has_targeted.worker and m.claim_token is null);
+        where m.queue = has_targeted.queue and m.target = has_targeted.worker and m.claim_token is null
+            and not m.behind);
 end
 $$
 
@@ -133,7 +183,7 @@ $$
 -- They are few: a laptop's own messages. `bytes` is what is left of `max_bytes`. Internal.
 create or replace function postrow.pick_targeted(
     queue text, among text[], paused text[], worker text, "limit" int, now timestamptz, max_bytes bigint,
-    out tenants text[], out ids uuid[], out tids tid[], out dues timestamptz[], out bytes bigint
+    out tenants text[], out ids uuid[], out tids tid[], out dues timestamptz[], out behinds boolean[], out bytes bigint
 )
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
 set enable_indexscan = on set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
@@ -148,27 +198,29 @@ begin
     ids := '{}';
     tids := '{}';
     dues := '{}';
+    behinds := '{}';
     bytes := pick_targeted.max_bytes;
     if '*' = any (pick_targeted.paused) or not postrow.has_targeted(pick_targeted.queue, pick_targeted.worker) then
         return;
     end if;
     select m.tenant, m.priority into v_lane from postrow.message m
-    where m.queue = pick_targeted.queue and m.target = pick_targeted.worker and m.claim_token is null
+    where m.queue = pick_targeted.queue and m.target = pick_targeted.worker and m.claim_token is null and not m.behind
         and (pick_targeted.among is null or m.tenant = any (pick_targeted.among))
         and (pick_targeted.paused is null or m.tenant <> all (pick_targeted.paused))
     order by m.tenant, m.priority limit 1;
     while found and cardinality(ids) < pick_targeted."limit" and (bytes is null or bytes > 0) loop
-        v_picked := postrow.pick(pick_targeted.queue, v_lane.tenant, v_lane.priority, pick_targeted.worker, null,
-            pick_targeted."limit" - cardinality(ids), pick_targeted.now, bytes is not null);
+        v_picked := postrow.pick_lane(pick_targeted.queue, v_lane.tenant, v_lane.priority, pick_targeted.worker,
+            pick_targeted.worker, null, pick_targeted."limit" - cardinality(ids), pick_targeted.now, bytes is not null);
         v_fit := postrow.fitting(v_picked.sizes, bytes, ids = '{}');
         tenants := tenants || array_fill(v_lane.tenant, array[v_fit]);
         ids := ids || v_picked.ids[:v_fit];
         tids := tids || v_picked.tids[:v_fit];
         dues := dues || v_picked.dues[:v_fit];
+        behinds := behinds || coalesce(v_picked.behinds[:v_fit], array_fill(false, array[v_fit]));
         bytes := bytes - (select coalesce(sum(u.size), 0) from unnest(v_picked.sizes[:v_fit]) u(size));  -- none may fit
         exit when v_fit < cardinality(v_picked.ids);
         select m.tenant, m.priority into v_lane from postrow.message m
-        where m.queue = pick_targeted.queue and m.target = pick_targeted.worker and m.claim_token is null
+        where m.queue = pick_targeted.queue and m.target = pick_targeted.worker and m.claim_token is null and not m.behind
             and (pick_targeted.among is null or m.tenant = any (pick_targeted.among))
             and (pick_targeted.paused is null or m.tenant <> all (pick_targeted.paused))
             and (m.tenant, m.priority) > (v_lane.tenant, v_lane.priority)
@@ -219,7 +271,8 @@ declare
     v_token     uuid := coalesce(claim.token, gen_random_uuid());
     v_left      int := claim."limit";
     v_bytes     bigint := claim.max_bytes;
-    v_paused    text[] := postrow.paused_tenants(claim.queue);
+    v_rules     record := postrow.claim_rules(claim.queue);
+    v_paused    text[] := v_rules.paused;
     -- one claim of twenty begins with the last priority, so that none starves
     v_turn      int := case when current_setting('postrow.aging', true) is distinct from 'off' and random() < 0.05
         then -1 else 1 end;
@@ -234,6 +287,34 @@ begin
     if claim.tenant is not null then
         perform postrow.check_name('tenant', claim.tenant);
     end if;
+    if v_rules.limited then
+        select array_agg(l.tenant order by l.n) as tenants, array_agg(l.priority order by l.n) as priorities,
+                min(l.siblings) filter (where l.n = 1)::int as siblings
+            into v_lane
+        from (
+            select l.tenant, l.priority, row_number() over (order by l.priority * v_turn, random()) as n,
+                count(*) over (partition by l.priority) as siblings
+            from postrow.lanes(claim.queue, claim.worker) l
+            where (l.ready or claim.after is not null) and (claim.tenant is null or l.tenant = claim.tenant)) l;
+        for i in 1 .. least(v_lane.siblings, 2) loop  -- the fair share of each, then what is left
+            for v_empty in
+                select * from postrow.claim_limited(claim.queue, v_lane.tenants, v_lane.priorities,
+                    array_fill(claim.after, array[cardinality(v_lane.tenants)]),
+                    case when i = 1 then (v_left - 1) / v_lane.siblings + 1 else v_left end, v_left, claim.lease,
+                    claim.worker, v_token, v_bytes, v_paused, v_now)
+            loop
+                if v_empty.id is not null then
+                    v_left := v_left - 1;
+                    v_bytes := v_bytes - octet_length(v_empty.payload::text);
+                    return next v_empty;
+                elsif claim.after is not null and i = 1 then
+                    return next v_empty;
+                end if;
+            end loop;
+            exit when v_left <= 0 or v_bytes <= 0;
+        end loop;
+        return;
+    end if;
     if claim.worker is not null then
         v_picked := postrow.pick_targeted(claim.queue, case when claim.tenant is not null then array[claim.tenant] end,
             v_paused, claim.worker, v_left, v_now, v_bytes);
@@ -241,7 +322,7 @@ begin
         if v_fit > 0 then
             return query
             select * from postrow.mark(array_fill(0, array[v_fit]), v_picked.tenants, v_picked.ids, v_picked.tids,
-                v_picked.dues, null, claim.lease, claim.worker, v_token, v_now);
+                v_picked.dues, null, v_picked.behinds, claim.lease, claim.worker, v_token, v_now);
             v_left := v_left - v_fit;
             v_bytes := v_picked.bytes;
         end if;
@@ -251,13 +332,13 @@ begin
         with recursive own as (
             (select m.priority, m.available_at from postrow.message m
              where m.queue = claim.queue and m.tenant = claim.tenant and m.claim_token is null
-                and m.target is null
+                and m.target is null and not m.behind
              order by m.priority, m.available_at limit 1)
             union all
             select n.* from own l cross join lateral (
                 select m.priority, m.available_at from postrow.message m
                 where m.queue = claim.queue and m.tenant = claim.tenant and m.claim_token is null
-                    and m.target is null and m.priority > l.priority
+                    and m.target is null and not m.behind and m.priority > l.priority
                 order by m.priority, m.available_at limit 1) n
         ), free as (
             select claim.tenant as tenant, o.priority, o.available_at <= v_now as ready from own o
@@ -278,19 +359,19 @@ begin
         exit when v_left <= 0 or v_bytes <= 0;
         -- the first round: what is left, over the lanes of this priority that are left; rounded up, without an overflow
         v_share := case when v_lane.round = 2 then v_left else (v_left - 1) / v_lane.siblings + 1 end;
-        v_picked := postrow.pick(claim.queue, v_lane.tenant, v_lane.priority, null, claim.after, v_share, v_now,
-            v_bytes is not null);
+        v_picked := postrow.pick_lane(claim.queue, v_lane.tenant, v_lane.priority, null, claim.worker, claim.after, v_share,
+            v_now, v_bytes is not null);
         v_fit := postrow.fitting(v_picked.sizes, v_bytes, v_left = claim."limit");
         -- all of the lane was seen: the moment of the claim; else the last that was taken; less a trail of 0.2 s
         v_frontier := case
-            when v_fit = cardinality(v_picked.ids) and v_fit < v_share then v_now - interval '0.2 s'
-            when v_fit > 0 then v_picked.dues[v_fit] - interval '0.2 s'
+            when v_fit = cardinality(v_picked.ids) and (v_fit > 0 or not v_picked.more) then v_picked.frontier
+            when v_fit > 0 and not v_picked.grouped then v_picked.dues[v_fit] - interval '0.2 s'
             else nullif(claim.after, '-infinity') end;  -- a client's clock may have no such moment
         if v_fit > 0 then  -- marked here and now: the second round must not pick them again
             return query
             select * from postrow.mark(array_fill(v_lane.lane, array[v_fit]), array_fill(v_lane.tenant, array[v_fit]),
-                v_picked.ids[:v_fit], v_picked.tids[:v_fit], v_picked.dues[:v_fit], array_fill(v_frontier, array[v_fit]), claim.lease,
-                claim.worker, v_token, v_now);
+                v_picked.ids[:v_fit], v_picked.tids[:v_fit], v_picked.dues[:v_fit], array_fill(v_frontier, array[v_fit]),
+                v_picked.behinds[:v_fit], claim.lease, claim.worker, v_token, v_now);
             v_left := v_left - v_fit;
             v_bytes := v_bytes - (select sum(u.size) from unnest(v_picked.sizes[:v_fit]) u(size));
         elsif claim.after is not null and v_lane.round = 1 then
@@ -328,7 +409,8 @@ declare
     v_left       int := claim_lanes."limit";
     v_bytes      bigint := claim_lanes.max_bytes;
     v_count      int := coalesce(cardinality(claim_lanes.tenants), 0);
-    v_paused     text[] := postrow.paused_tenants(claim_lanes.queue);
+    v_rules      record := postrow.claim_rules(claim_lanes.queue);
+    v_paused     text[] := v_rules.paused;
     v_own        record;
     v_lanes      int[];
     v_tenants    text[];
@@ -342,6 +424,15 @@ declare
     v_last       timestamptz[];  -- when the last of them was due,
     v_frontiers  timestamptz[];  -- and how far it was seen
     v_stop       int;
+    v_groups     text[];
+    v_grouped    boolean;        -- whether anything of a group was picked,
+    v_turn       record;         -- and what came of that:
+    v_behinds    boolean[];      -- who follows another of its group in this claim,
+    v_skipped    int[];          -- and lanes in which something was left
+    v_more       boolean := false;
+    v_each       int := claim_lanes.per_lane;  -- how many are picked of a lane,
+    v_most       int;                          -- and in all
+    v_began      timestamptz := clock_timestamp();
     v_row        postrow.claimed;
 begin
     perform postrow.check_claim(claim_lanes.queue, claim_lanes."limit", claim_lanes.lease, claim_lanes.worker,
@@ -352,68 +443,110 @@ begin
         perform postrow.refuse('tenants, priorities and afters are not of one length',
             'Give three arrays with one element for each lane; a null in afters starts at the beginning.');
     end if;
+    if v_rules.limited then
+        return query
+        select * from postrow.claim_limited(claim_lanes.queue, claim_lanes.tenants, claim_lanes.priorities,
+            claim_lanes.afters, claim_lanes.per_lane, claim_lanes."limit", claim_lanes.lease, claim_lanes.worker, v_token,
+            claim_lanes.max_bytes, v_paused, v_now);
+        return;
+    end if;
     if claim_lanes.worker is not null then
         v_own := postrow.pick_targeted(claim_lanes.queue, claim_lanes.tenants, v_paused, claim_lanes.worker, v_left,
             v_now, v_bytes);
         if v_own.ids <> '{}' then
             return query
             select * from postrow.mark(array_fill(0, array[cardinality(v_own.ids)]), v_own.tenants, v_own.ids,
-                v_own.tids, v_own.dues, null, claim_lanes.lease, claim_lanes.worker, v_token, v_now);
+                v_own.tids, v_own.dues, null, v_own.behinds, claim_lanes.lease, claim_lanes.worker, v_token, v_now);
             v_left := v_left - cardinality(v_own.ids);
             v_bytes := case when v_own.bytes < 0 then 0 else v_own.bytes end;
         end if;
     end if;
-    select coalesce(array_agg(p.n), '{}'), coalesce(array_agg(p.tenant), '{}'), coalesce(array_agg(p.id), '{}'),
-            coalesce(array_agg(p.ctid), '{}'), coalesce(array_agg(p.available_at), '{}'), coalesce(array_agg(p.size), '{}')
-        into v_lanes, v_tenants, v_ids, v_tids, v_dues, v_sizes
-    from (
-        select l.n::int, p.* from unnest(claim_lanes.tenants, claim_lanes.priorities, claim_lanes.afters)
-            with ordinality l(tenant, priority, after, n)
-        cross join lateral (
-            select m.tenant, m.id, m.ctid, m.available_at,
-                case when v_bytes is not null then octet_length(m.payload::text) end as size
-            from postrow.message m
-            where (v_paused is null or not (l.tenant = any (v_paused) or '*' = any (v_paused)))
-                and m.queue = claim_lanes.queue and m.tenant = l.tenant and m.priority = l.priority
-                and m.claim_token is null and m.target is null
-                and m.available_at <= v_now and m.available_at >= coalesce(l.after, '-infinity')
-                and (m.expires_at is null or m.expires_at > v_now)
-            order by m.available_at
-            limit claim_lanes.per_lane
-            for update skip locked
-        ) p
-        limit v_left
-    ) p;
-    v_picked := cardinality(v_ids);
-    v_fit := v_picked;
-    if v_bytes is not null and v_picked > 0 then
-        v_fit := postrow.fitting(v_sizes, v_bytes, v_left = claim_lanes."limit");
-    end if;
-    -- in loops, which cost less than the planning of a query: each lane was seen up to now, ...
-    v_frontiers := array_fill(v_now - interval '0.2 s', array[v_count]);
-    v_counts := array_fill(0, array[v_count]);
-    for i in 1 .. v_fit loop
-        v_counts[v_lanes[i]] := v_counts[v_lanes[i]] + 1;
-        v_last[v_lanes[i]] := v_dues[i];
+    v_most := v_left;
+    loop
+        select coalesce(array_agg(p.n), '{}'), coalesce(array_agg(p.tenant), '{}'), coalesce(array_agg(p.id), '{}'),
+                coalesce(array_agg(p.ctid), '{}'), coalesce(array_agg(p.available_at), '{}'), coalesce(array_agg(p.size), '{}'),
+                array_agg(p.group_key), coalesce(bool_or(p.group_key is not null), false)
+            into v_lanes, v_tenants, v_ids, v_tids, v_dues, v_sizes, v_groups, v_grouped
+        from (
+            select l.n::int, p.* from unnest(claim_lanes.tenants, claim_lanes.priorities, claim_lanes.afters)
+                with ordinality l(tenant, priority, after, n)
+            cross join lateral (
+                select m.tenant, m.id, m.ctid, m.available_at, m.group_key,
+                    case when v_bytes is not null then octet_length(m.payload::text) end as size
+                from postrow.message m
+                where (v_paused is null or not (l.tenant = any (v_paused) or '*' = any (v_paused)))
+                    and m.queue = claim_lanes.queue and m.tenant = l.tenant and m.priority = l.priority
+                    and m.claim_token is null and m.target is null and not m.behind
+                    and m.available_at <= v_now and m.available_at >= coalesce(l.after, '-infinity')
+                    and (m.expires_at is null or m.expires_at > v_now)
+                order by m.available_at
+                limit v_each
+                for update skip locked
+            ) p
+            limit v_most
+        ) p;
+        v_picked := cardinality(v_ids);
+        v_fit := v_picked;
+        if v_bytes is not null and v_picked > 0 then
+            v_fit := postrow.fitting(v_sizes, v_bytes, v_left = claim_lanes."limit");
+        end if;
+        -- in loops, which cost less than the planning of a query: each lane was seen up to now, ...
+        v_frontiers := array_fill(v_now - interval '0.2 s', array[v_count]);
+        v_counts := array_fill(0, array[v_count]);
+        for i in 1 .. v_fit loop
+            v_counts[v_lanes[i]] := v_counts[v_lanes[i]] + 1;
+            v_last[v_lanes[i]] := v_dues[i];
+        end loop;
+        exit when not v_grouped;
+        v_more := v_picked >= v_most or v_each = any (v_counts);
+        v_turn := postrow.in_turn(claim_lanes.queue, claim_lanes.worker, v_left, v_now, v_bytes is not null, v_lanes,
+            v_tenants, v_ids, v_tids, v_dues, v_sizes, v_groups);
+        v_behinds := v_turn.behinds;
+        v_skipped := v_turn.skipped;
+        -- messages that had to stand back are out of the way now: look again, for 100 ms at most
+        exit when v_turn.ids <> '{}' or not v_more or v_turn.parked = 0 or clock_timestamp() - v_began > interval '100 ms';
+        v_each := greatest(v_each, 1000);
+        v_most := greatest(v_most, 1000);
     end loop;
     -- ... but for the one in which the claim stopped, if it did, those behind it, and those that gave all they may
     v_stop := case when v_fit < v_picked then v_lanes[v_fit + 1]
-        when v_picked >= v_left then coalesce(v_lanes[v_picked], 0) end;
+        when v_picked >= v_most then coalesce(v_lanes[v_picked], 0) end;
     for i in 1 .. v_count loop
-        if v_counts[i] > 0 and (v_counts[i] >= claim_lanes.per_lane or i = v_stop) then
+        if v_counts[i] > 0 and (v_counts[i] >= v_each or i = v_stop) then
             v_frontiers[i] := v_last[i] - interval '0.2 s';
         elsif i >= v_stop then
             v_frontiers[i] := nullif(claim_lanes.afters[i], '-infinity');
+        end if;
+        if i = any (v_skipped) then
+            v_frontiers[i] := null;
         end if;
         if claim_lanes.tenants[i] = any (v_paused) or '*' = any (v_paused) then
             v_frontiers[i] := null;  -- what waits there was not seen
         end if;
     end loop;
+    if v_grouped then
+        v_lanes := v_turn.lanes;
+        v_tenants := v_turn.tenants;
+        v_ids := v_turn.ids;
+        v_tids := v_turn.tids;
+        v_dues := v_turn.dues;
+        v_fit := cardinality(v_ids);
+        if v_bytes is not null then
+            v_fit := postrow.fitting(v_turn.sizes, v_bytes, v_left = claim_lanes."limit");
+        end if;
+        if v_fit < cardinality(v_ids) then  -- who is left was seen, and is free
+            v_frontiers := array_replace(claim_lanes.afters, '-infinity', null);
+        end if;
+        v_counts := array_fill(0, array[v_count]);
+        for i in 1 .. v_fit loop
+            v_counts[v_lanes[i]] := v_counts[v_lanes[i]] + 1;
+        end loop;
+    end if;
     if v_fit > 0 then
         return query
         select m.* from postrow.mark(v_lanes[:v_fit], v_tenants[:v_fit], v_ids[:v_fit], v_tids[:v_fit], v_dues[:v_fit],
             array(select v_frontiers[u.n] from unnest(v_lanes[:v_fit]) with ordinality u(n, i) order by u.i),
-            claim_lanes.lease, claim_lanes.worker, v_token, v_now) m;
+            v_behinds[:v_fit], claim_lanes.lease, claim_lanes.worker, v_token, v_now) m;
     end if;
     for i in 1 .. v_count loop
         if v_counts[i] = 0 then
@@ -422,6 +555,10 @@ begin
             v_row.queue := claim_lanes.queue;
             v_row.priority := claim_lanes.priorities[i];
             v_row.frontier := v_frontiers[i];
+            if v_fit = 0 and v_more then
+                v_row.claimed_at := v_now;
+                v_row.due_at := v_now;
+            end if;
             return next v_row;
         end if;
     end loop;

@@ -135,20 +135,36 @@ as $$
 declare
     v_taken    record := postrow.take(ack.tenants, ack.ids, ack.tokens, ack.wait);
     v_now      timestamptz := postrow.clock();
-    v_all      boolean := not exists (select from postrow.consumer c where not c.keep_history);
+    v_all      boolean;
+    v_limited  boolean;  -- whether any consumer has a limit of messages in flight, for which room is made here
+    v_next     record;
 begin
+    select coalesce(bool_and(c.keep_history), true), coalesce(bool_or(
+            coalesce(c.max_in_flight, c.tenant_max_in_flight) is not null), false) into v_all, v_limited
+    from postrow.consumer c;
     with gone as (
         delete from postrow.message m using unnest(v_taken.tenants, v_taken.ids, v_taken.tids) w(tenant, id, tid)
         where m.ctid = w.tid and m.tenant = w.tenant and m.id = w.id
         returning m.*
+    ), kept as (
+        insert into postrow.history (id, enqueued_at, started_at, finished_at, expires_at, parent_id, attempt,
+            max_attempts, priority, hops, tenant, queue, outcome, enqueued_by, claimed_by, target, subject, group_key,
+            dedup_key, topic, payload, headers, failures)
+        select g.id, g.enqueued_at, g.claimed_at, v_now, g.expires_at, g.parent_id, g.attempt,
+            g.max_attempts, g.priority, g.hops, g.tenant, g.queue, 'done', g.enqueued_by, g.claimed_by, g.target, g.subject,
+            g.group_key, g.dedup_key, g.topic, g.payload, g.headers, g.failures
+        from gone g where v_all or postrow.keeps_history(g.queue, g.tenant)
     )
-    insert into postrow.history (id, enqueued_at, started_at, finished_at, expires_at, parent_id, attempt,
-        max_attempts, priority, hops, tenant, queue, outcome, enqueued_by, claimed_by, target, subject, group_key,
-        dedup_key, topic, payload, headers, failures)
-    select g.id, g.enqueued_at, g.claimed_at, v_now, g.expires_at, g.parent_id, g.attempt,
-        g.max_attempts, g.priority, g.hops, g.tenant, g.queue, 'done', g.enqueued_by, g.claimed_by, g.target, g.subject,
-        g.group_key, g.dedup_key, g.topic, g.payload, g.headers, g.failures
-    from gone g where v_all or postrow.keeps_history(g.queue, g.tenant);
+    select array_agg(g.queue) as queues, array_agg(g.tenant) as tenants, array_agg(g.group_key) as keys,
+            bool_or(g.group_key is not null) as grouped
+        into v_next
+    from gone g where v_limited or g.group_key is not null;
+    if v_next.grouped then
+        perform postrow.promote(v_next.queues, v_next.tenants, v_next.keys, v_now);
+    end if;
+    if v_limited then
+        perform postrow.tap_room(v_next.queues, v_next.tenants);
+    end if;
     return query select * from postrow.outcomes(ack.tenants, ack.ids, ack.tokens, v_taken.taken);
 end
 $$
@@ -178,7 +194,7 @@ begin
     with freed as (
         update postrow.message m
         set claim_token = null, claimed_at = null, claimed_by = null, attempt = greatest(m.attempt - 1, 0),
-            available_at = coalesce(release.until[w.n], m.enqueued_at)
+            behind = false, available_at = coalesce(release.until[w.n], m.enqueued_at)
         from unnest(v_taken.tenants, v_taken.ids, v_taken.tids, v_taken.taken) w(tenant, id, tid, n)
         where m.ctid = w.tid and m.tenant = w.tenant and m.id = w.id
         returning m.queue, m.tenant

@@ -34,7 +34,7 @@ $$
 -- next
 -- Moves messages to the dead letters. The rows are locked by the caller; the lists are of one length, failures as
 -- they shall be kept. A message whose id was used again after its first death was resolved takes that row's place.
--- Where the consumer has a handler for that (on_dead), a message in the queue `<queue>:dead` tells it: the payload and the
+-- Where the consumer has a handler for that (tells_dead), a message in the queue `<queue>:dead` tells it: the payload and the
 -- failures are the dead one's, parent_id is its id, the headers say `dead_letter` and `reason`; it has one attempt. When
 -- such a one dies in turn it becomes no dead letter: its last failure is added to those of the one that it tells of.
 -- Internal; called by fail, bury and the sweep.
@@ -47,8 +47,11 @@ set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-    v_told  boolean := exists (select from postrow.consumer c where c.on_dead);
-    v_taps  int;
+    v_told     boolean := exists (select from postrow.consumer c where c.tells_dead);
+    v_taps     int;
+    v_queues   text[];
+    v_tenants  text[];
+    v_keys     text[];
 begin
     if cardinality(kill.ids) is null or cardinality(kill.ids) = 0 then
         return;
@@ -74,7 +77,7 @@ begin
             g.subject, g.topic, g.id, g.hops, g.list
         from gone g
         where v_told and not g.tells and length(g.queue) <= 195
-            and (postrow.consumer_of(g.queue, g.tenant)).on_dead
+            and (postrow.consumer_of(g.queue, g.tenant)).tells_dead
         returning queue, tenant
     ), tapped as materialized (
         select count(postrow.tap(t.queue, t.tenant)) as taps from (select distinct queue, tenant from told) t
@@ -87,14 +90,22 @@ begin
             g.group_key, g.dedup_key, g.topic, g.payload, g.headers, g.list
         from gone g where not g.tells
     )
-    select t.taps into v_taps from tapped t;
+    select t.taps, g.queues, g.tenants, g.keys into v_taps, v_queues, v_tenants, v_keys
+    from tapped t cross join (
+        select array_agg(g.queue) as queues, array_agg(g.tenant) as tenants, array_agg(g.group_key) as keys from gone g) g;
+    if array_length(array_remove(v_keys, null), 1) > 0 then
+        perform postrow.promote(v_queues, v_tenants, v_keys, kill.now);
+    end if;
+    perform postrow.tap_room(v_queues, v_tenants);
 end
 $$
 
 -- next
 -- What a failed attempt leads to: the next one, by the policy of the message's consumer (defaults where there is none;
 -- the message's own max_attempts wins), or the dead letters when attempts are spent. The rows are locked by the
--- caller. `dead_reason` is `attempts` or `lease`; a lease also clears the target. `retry_at` null: the policy. Taps what is due.
+-- caller. `dead_reason` is `attempts` or `lease`; a lease also clears the target, and gives the attempt back to what was claimed
+-- behind another of its group, whose turn may never have come: it is the first of the next claim, and pays then.
+-- `retry_at` null: the policy. Taps what is due.
 -- Internal; called by fail and by the sweep, so that an expired lease is a failure like any other.
 create or replace function postrow.retry_or_kill(
     tenants text[], ids uuid[], errors text[], types text[], tracebacks text[], retry_at timestamptz[],
@@ -111,21 +122,24 @@ declare
     v_failures  jsonb[];
 begin
     with judged as materialized (
-        select m.tenant, m.id, m.attempt >= coalesce(m.max_attempts, c.max_attempts, 5) as spent,
-            postrow.add_failure(m.failures, m.attempt, retry_or_kill.now, m.claimed_by, w.type, w.error,
-                w.traceback) as list,
-            coalesce(w.again, retry_or_kill.now + postrow.retry_delay(m.attempt,
+        select m.tenant, m.id, u.untried,
+            not u.untried and m.attempt >= coalesce(m.max_attempts, c.max_attempts, 5) as spent,
+            case when u.untried then m.failures else postrow.add_failure(m.failures, m.attempt, retry_or_kill.now,
+                m.claimed_by, w.type, w.error, w.traceback) end as list,
+            case when u.untried then m.enqueued_at else coalesce(w.again, retry_or_kill.now + postrow.retry_delay(m.attempt,
                 coalesce(c.retry, 'exponential'), coalesce(c.retry_base, interval '10 s'),
                 coalesce(c.retry_factor, 2), coalesce(c.retry_cap, interval '1 hour'),
-                coalesce(c.retry_jitter, true))) as again
+                coalesce(c.retry_jitter, true))) end as again
         from unnest(retry_or_kill.tenants, retry_or_kill.ids, retry_or_kill.errors,
             coalesce(retry_or_kill.types, '{}'), coalesce(retry_or_kill.tracebacks, '{}'),
             coalesce(retry_or_kill.retry_at, '{}')) w(tenant, id, error, type, traceback, again)
         join postrow.message m on m.tenant = w.tenant and m.id = w.id
         left join lateral postrow.consumer_of(m.queue, m.tenant) c on true
+        cross join lateral (select m.behind and retry_or_kill.dead_reason = 'lease' as untried) u
     ), retried as (
         update postrow.message m
         set claim_token = null, claimed_at = null, claimed_by = null, available_at = j.again, failures = j.list,
+            behind = false, attempt = case when j.untried then greatest(m.attempt - 1, 0) else m.attempt end,
             target = case when retry_or_kill.dead_reason = 'lease' then null else m.target end,
             target_until = case when retry_or_kill.dead_reason = 'lease' then null else m.target_until end
         from judged j
@@ -135,9 +149,11 @@ begin
         select count(postrow.tap(t.queue, t.tenant)) from (
             select distinct r.queue, r.tenant from retried r
             where r.again <= retry_or_kill.now or retry_or_kill.dead_reason = 'lease') t
+    ), room as materialized (
+        select postrow.tap_room(array_agg(r.queue), array_agg(r.tenant)) from retried r
     )
     select array_agg(j.tenant), array_agg(j.id), array_agg(j.list) into v_tenants, v_ids, v_failures
-    from tapped cross join judged j where j.spent;
+    from tapped cross join room cross join judged j where j.spent;
     perform postrow.kill(v_tenants, v_ids, array_fill(retry_or_kill.dead_reason, array[coalesce(cardinality(v_ids), 0)]),
         v_failures, retry_or_kill.now);
 end

@@ -103,6 +103,55 @@ end
 $$
 
 -- next
+-- Groups in which something is behind and nothing stands in front of it: its first message is set free. Who takes a message
+-- away does that, but for a race of two that end at the same time; so each group is looked at, at most each 10 s, in the order of
+-- the index, five times "limit" a call. Where the session's last call ended is in the setting postrow.swept_groups, a hint:
+-- `<moment> <queue> <tenant> <key>`, the names in hex; a text that does not parse counts as none.
+create or replace function postrow.sweep_groups("limit" int, now timestamptz) returns int
+language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+as $$
+#variable_conflict use_column
+declare
+    v_state    text[] := regexp_match(current_setting('postrow.swept_groups', true),
+        '^([0-9]{1,12}) ((?:[0-9a-f]{2})*) ((?:[0-9a-f]{2})*) ((?:[0-9a-f]{2})*)$');
+    v_clock    bigint := date_part('epoch', sweep_groups.now)::bigint;
+    v_from     text[] := '{"","",""}';
+    v_queues   text[];
+    v_tenants  text[];
+    v_keys     text[];
+    v_count    int;
+    v_done     int;
+begin
+    if v_state[2] <> '' then
+        v_from := array(select convert_from(decode(u, 'hex'), 'UTF8') from unnest(v_state[2:4]) u);
+    elsif v_clock - v_state[1]::bigint between 0 and 9 then
+        return 0;  -- all were looked at a moment ago
+    end if;
+    with recursive g as (
+        (select m.queue, m.tenant, m.group_key, 1 as n from postrow.message m
+         where m.behind and m.claim_token is null and (m.queue, m.tenant, m.group_key) > (v_from[1], v_from[2], v_from[3])
+         order by m.queue, m.tenant, m.group_key limit 1)
+        union all
+        select f.*, g.n + 1 from g cross join lateral (
+            select m.queue, m.tenant, m.group_key from postrow.message m
+            where m.behind and m.claim_token is null and (m.queue, m.tenant, m.group_key) > (g.queue, g.tenant, g.group_key)
+            order by m.queue, m.tenant, m.group_key limit 1) f
+        where g.n < 5 * sweep_groups."limit"
+    )
+    select array_agg(g.queue order by g.n), array_agg(g.tenant order by g.n), array_agg(g.group_key order by g.n)
+        into v_queues, v_tenants, v_keys
+    from g;
+    v_count := coalesce(cardinality(v_keys), 0);
+    v_done := postrow.promote(v_queues, v_tenants, v_keys, sweep_groups.now);
+    perform set_config('postrow.swept_groups', case when v_count < 5 * sweep_groups."limit" then v_clock || '   '
+        else format('%s %s %s %s', v_clock, encode(convert_to(v_queues[v_count], 'UTF8'), 'hex'),
+            encode(convert_to(v_tenants[v_count], 'UTF8'), 'hex'), encode(convert_to(v_keys[v_count], 'UTF8'), 'hex')) end, false);
+    return v_done;
+end
+$$
+
+-- next
 -- Keys of the ledger past their time. An id, or a key with dedup_while, whose message still lives, or waits as an open dead
 -- letter, stays a day more; a key with dedup_for and one of `once` have a time and no more.
 create or replace function postrow.sweep_seen("limit" int, now timestamptz) returns int
@@ -136,7 +185,7 @@ end
 $$
 
 -- next
--- Workers that have not been heard of for a day. Nothing depends on their rows.
+-- Workers that have not been heard of for a day, and buckets that have been full for as long. Nothing depends on their rows.
 create or replace function postrow.sweep_workers("limit" int, now timestamptz) returns int
 language plpgsql volatile
 as $$
@@ -151,6 +200,13 @@ begin
         delete from postrow.worker w using old o where w.id = o.id returning 1
     )
     select count(*) into v_done from gone;
+    -- one that is not there is full: a year is the longest period
+    delete from postrow.bucket b where b.ctid in (
+        select f.ctid from postrow.bucket f
+        where f.at < sweep_workers.now - interval '1 day' and not exists (
+            select from postrow.consumer c where c.queue = f.queue
+                and f.at > sweep_workers.now - case when f.scope = 'tenant' then c.tenant_rate_period else c.rate_period end)
+        limit sweep_workers."limit" for update skip locked);
     return v_done;
 end
 $$
@@ -233,7 +289,7 @@ $$
 
 -- next
 -- One call is one transaction and one step of the sweep; `step` null runs each once. Steps: leases, expired, targets,
--- seen, history, dead, workers. Gives what was done and whether there may be more. A transaction-level lock makes it one sweeper at a time: a call that does not get it
+-- groups, seen, history, dead, workers. Gives what was done and whether there may be more. A transaction-level lock makes it one sweeper at a time: a call that does not get it
 -- gives no rows and returns at once. Who calls it: any worker, `postrow sweep`, or pg_cron. Bounded by "limit" rows.
 -- Locks rows with skip locked. Raises PW003.
 create or replace function postrow.sweep(step text default null, "limit" int default 1000)
@@ -248,19 +304,20 @@ declare
     v_limit  int := sweep."limit";
 begin
     perform postrow.check_limit('limit', sweep."limit");
-    if (sweep.step in ('leases', 'expired', 'targets', 'seen', 'history', 'dead', 'workers')) is false then
+    if (sweep.step in ('leases', 'expired', 'targets', 'groups', 'seen', 'history', 'dead', 'workers')) is false then
         perform postrow.refuse(format('step is %L', sweep.step),
-            'Give leases, expired, targets, seen, history, dead or workers; leave it out for all.');
+            'Give leases, expired, targets, groups, seen, history, dead or workers; leave it out for all.');
     end if;
     if not pg_try_advisory_xact_lock(1886613364, 1) then  -- 'prow' in ASCII; 1: the sweep, 2: migrations
         return;
     end if;
-    foreach v_step in array array['leases', 'expired', 'targets', 'seen', 'history', 'dead', 'workers'] loop
+    foreach v_step in array array['leases', 'expired', 'targets', 'groups', 'seen', 'history', 'dead', 'workers'] loop
         continue when v_step <> sweep.step;
         v_done := case v_step
             when 'leases' then postrow.sweep_leases(v_limit, v_now)
             when 'expired' then postrow.sweep_expired(v_limit, v_now)
             when 'targets' then postrow.sweep_targets(v_limit, v_now)
+            when 'groups' then postrow.sweep_groups(v_limit, v_now)
             when 'seen' then postrow.sweep_seen(v_limit, v_now)
             when 'history' then postrow.sweep_history(v_now)
             when 'dead' then postrow.sweep_dead(v_limit, v_now)

@@ -40,9 +40,14 @@ begin
     return (
         select count(*) from postrow.message m where m.queue = depth.queue
             and (depth.tenant is null or m.tenant = depth.tenant) and m.claim_token is null and m.target is null
+            and not m.behind
     ) + (
         select count(*) from postrow.message m where m.queue = depth.queue
             and (depth.tenant is null or m.tenant = depth.tenant) and m.claim_token is null and m.target is not null
+            and not m.behind
+    ) + (
+        select count(*) from postrow.message m where m.queue = depth.queue
+            and (depth.tenant is null or m.tenant = depth.tenant) and m.claim_token is null and m.behind
     ) + (
         select count(*) from postrow.message m where m.queue = depth.queue
             and (depth.tenant is null or m.tenant = depth.tenant) and m.claim_token is not null
@@ -51,7 +56,8 @@ end
 $$
 
 -- next
--- How many messages of a queue are ready now, exactly: due, free and not expired.
+-- How many messages of a queue are ready now, exactly: due, free and not expired;
+-- of a group, also those that wait for the one in front of them.
 create or replace function postrow.depth_pending(queue text, tenant text default null) returns bigint
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
 as $$
@@ -63,12 +69,17 @@ begin
     return (
         select count(*) from postrow.message m where m.queue = depth_pending.queue
             and (depth_pending.tenant is null or m.tenant = depth_pending.tenant)
-            and m.claim_token is null and m.target is null
+            and m.claim_token is null and m.target is null and not m.behind
             and m.available_at <= v_now and (m.expires_at is null or m.expires_at > v_now)
     ) + (
         select count(*) from postrow.message m where m.queue = depth_pending.queue
             and (depth_pending.tenant is null or m.tenant = depth_pending.tenant)
-            and m.claim_token is null and m.target is not null
+            and m.claim_token is null and m.behind
+            and m.available_at <= v_now and (m.expires_at is null or m.expires_at > v_now)
+    ) + (
+        select count(*) from postrow.message m where m.queue = depth_pending.queue
+            and (depth_pending.tenant is null or m.tenant = depth_pending.tenant)
+            and m.claim_token is null and m.target is not null and not m.behind
             and m.available_at <= v_now and (m.expires_at is null or m.expires_at > v_now)
     );
 end
@@ -84,7 +95,7 @@ begin
     perform postrow.check_name('queue', next_due.queue);
     return least((select min(l.next_due) from postrow.lanes(next_due.queue) l),
         (select min(m.available_at) from postrow.message m
-         where m.queue = next_due.queue and m.claim_token is null and m.target is not null));
+         where m.queue = next_due.queue and m.claim_token is null and m.target is not null and not m.behind));
 end
 $$
 

@@ -25,7 +25,7 @@ $$
 
 -- next
 -- Sends a dead letter again, as a new message: a new id, attempt 0, due now, with its failures and lineage; an
--- expires_at that has passed is dropped. The dead letter stays, resolved, and names the new id. Taps.
+-- expires_at that has passed is dropped. In a group it keeps its place (its enqueued_at), and is next. The dead letter stays, resolved, and names the new id. Taps.
 -- Gives the new id. Locks the dead letter's row. Raises PW009.
 create or replace function postrow.redrive(id uuid, tenant text) returns uuid
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -38,8 +38,8 @@ declare
 begin
     insert into postrow.message (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by, available_at,
         max_attempts, subject, group_key, dedup_key, expires_at, topic, parent_id, hops, failures)
-    values (v_dead.tenant, v_new, v_dead.queue, v_dead.priority, v_dead.payload, v_dead.headers, v_now,
-        postrow.caller(), v_now, v_dead.max_attempts, v_dead.subject, v_dead.group_key, v_dead.dedup_key,
+    values (v_dead.tenant, v_new, v_dead.queue, v_dead.priority, v_dead.payload, v_dead.headers,
+        case when v_dead.group_key is null then v_now else v_dead.enqueued_at end, postrow.caller(), v_now, v_dead.max_attempts, v_dead.subject, v_dead.group_key, v_dead.dedup_key,
         case when v_dead.expires_at > v_now then v_dead.expires_at end, v_dead.topic, v_dead.parent_id, v_dead.hops,
         v_dead.failures);
     -- if the dead message is its key's last one, the new message is now
@@ -49,6 +49,7 @@ begin
     update postrow.dead_letter d
     set resolved_at = v_now, resolution = 'redriven', resolved_by = postrow.caller(), redriven_as = v_new
     where d.tenant = v_dead.tenant and d.id = v_dead.id;
+    perform postrow.promote(array[v_dead.queue], array[v_dead.tenant], array[v_dead.group_key], v_now);
     perform postrow.tap(v_dead.queue, v_dead.tenant);
     return v_new;
 end
@@ -56,21 +57,24 @@ $$
 
 -- next
 -- Decides a dead letter without sending it again: resolution `ignored` or `handled`, and a reason for the record.
--- Locks its row. Raises PW003, PW009.
+-- Its group goes on, if that was what it waited for. Locks its row. Raises PW003, PW009.
 create or replace function postrow.resolve(id uuid, tenant text, resolution text, reason text) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
+declare
+    v_dead  postrow.dead_letter;
 begin
     if (resolve.resolution in ('ignored', 'handled')) is not true then
         perform postrow.refuse(format('resolution is %L', resolve.resolution), 'Give ignored or handled.');
     elsif coalesce(resolve.reason, '') = '' then
         perform postrow.refuse('reason is empty', 'Say why, for who looks later.');
     end if;
-    perform postrow.open_dead_letter(resolve.id, resolve.tenant);
+    v_dead := postrow.open_dead_letter(resolve.id, resolve.tenant);
     update postrow.dead_letter d
     set resolved_at = postrow.clock(), resolution = resolve.resolution, resolved_by = postrow.caller(),
         resolution_reason = postrow.cut(resolve.reason, 800)
     where d.tenant = resolve.tenant and d.id = resolve.id;
+    perform postrow.promote(array[v_dead.queue], array[v_dead.tenant], array[v_dead.group_key], postrow.clock());
 end
 $$

@@ -44,6 +44,8 @@ create table postrow.message (
     max_attempts  int,
     priority      smallint not null default 0,
     hops          smallint not null default 0,
+    -- of a group: free, it is not looked at until what stands before it is gone; claimed, it is handled after that
+    behind        boolean not null default false,
     tenant        text collate "C" not null,
     queue         text collate "C" not null,
     enqueued_by   text,
@@ -68,12 +70,21 @@ create table postrow.message (
 -- claim, lanes, depth_pending: the range available_at <= now bounds the scan, so a million messages
 -- scheduled for tomorrow cost a claim nothing.
 create index message_ready on postrow.message (queue, tenant, priority, available_at)
-    where claim_token is null and target is null
+    where claim_token is null and target is null and not behind
 
 -- next
 -- claim of one worker's own messages, over all tenants in one probe: target stands before the lane.
 create index message_targeted on postrow.message (queue, target, tenant, priority, available_at)
-    where claim_token is null and target is not null
+    where claim_token is null and target is not null and not behind
+
+-- next
+-- claim, of groups: what is claimed of one stands first, then what is free, in order. One probe says whether it is held.
+create index message_group on postrow.message (queue, tenant, group_key, (claim_token is null), enqueued_at, id)
+    where group_key is not null
+
+-- next
+-- sweep (groups): those that have something behind; and depth.
+create index message_behind on postrow.message (queue, tenant, group_key) where behind and claim_token is null
 
 -- next
 -- sweep (leases), release_claim, depth of what is claimed.
@@ -172,6 +183,11 @@ create table postrow.dead_letter (
 create index dead_letter_open on postrow.dead_letter (queue, tenant, died_at) where resolved_at is null
 
 -- next
+-- claim: what blocks a group, where the consumer has on_dead = 'block'.
+create index dead_letter_group on postrow.dead_letter (queue, tenant, group_key)
+    where group_key is not null and resolved_at is null
+
+-- next
 -- show: where a redriven message came from.
 create index dead_letter_redriven on postrow.dead_letter (redriven_as) where redriven_as is not null
 
@@ -245,7 +261,7 @@ create table postrow.schedule (
 create index schedule_next on postrow.schedule (next_at) where next_at is not null and not paused
 
 -- next
--- What handles a queue, one for each (tenant or '*' for all, queue), and how it is retried.
+-- What handles a queue, one for each (tenant or '*' for all, queue), how it is retried, and how much of it goes on at once.
 create table postrow.consumer (
     tenant         text collate "C" not null,
     queue          text collate "C" not null,
@@ -259,11 +275,37 @@ create table postrow.consumer (
     retry_jitter   boolean not null,
     max_attempts   int not null check (max_attempts >= 1),
     keep_history   boolean not null,
-    on_dead        boolean not null,  -- its dead letters are told to the queue with `:dead` behind its name
+    tells_dead     boolean not null,  -- its dead letters are told to the queue with `:dead` behind its name
+    on_dead        text collate "C" not null check (on_dead in ('continue', 'block')),  -- what a group does then
+    max_in_flight         int check (max_in_flight >= 1),  -- of all that it handles; null, here and below: no limit
+    tenant_max_in_flight  int check (tenant_max_in_flight >= 1),  -- of each tenant
+    rate                  int check (rate >= 1),  -- so many claims each rate_period, of all that it handles
+    rate_period           interval,
+    tenant_rate           int check (tenant_rate >= 1),
+    tenant_rate_period    interval,
     registered_by  text,
     registered_at  timestamptz not null,
     primary key (tenant, queue)
 )
+
+-- next
+-- claim: whether its queue has a limit.
+create index consumer_limited on postrow.consumer (queue)
+    where coalesce(max_in_flight, tenant_max_in_flight, rate, tenant_rate) is not null
+
+-- next
+-- What is left of a rate: tokens at a moment, from which it fills up again. A row for each consumer with a rate (tenant as
+-- its own) and, in scope `tenant`, for each tenant of one with a tenant_rate. Written by each claim of such a queue, under
+-- its lock, and by no other.
+create table postrow.bucket (
+    at      timestamptz not null,
+    tokens  double precision not null,
+    tenant  text collate "C" not null,
+    queue   text collate "C" not null,
+    scope   text collate "C" not null check (scope in ('consumer', 'tenant')),
+    primary key (queue, scope, tenant)
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.1,
+    autovacuum_vacuum_cost_delay = 0)
 
 -- next
 -- The workers that were seen lately. Nothing depends on it: leases are the truth.
