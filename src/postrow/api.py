@@ -54,7 +54,9 @@ def enqueue(
         options: `tenant` ("default"); `priority`, lower first, -32768 to 32767 (0); `delay`, seconds or timedelta, or
             `available_at`, a datetime with a zone (now); `max_attempts` (the consumer's); `target`, the one worker
             that may claim it, and `target_for`, seconds or timedelta, after which anybody may (for ever); `subject`,
-            the business record it serves; `expires_at`, after which it is a dead letter; `headers`, a mapping;
+            the business record it serves; `group_key`, 1 to 200 characters: messages of a tenant's queue that have the
+            same are handled one after the other, in the order of their enqueuing; `expires_at`, after which it is a
+            dead letter; `headers`, a mapping;
             `dedup_key`, with which an enqueue finds the message that stands for it: `dedup_while` "waiting", until that
             is claimed (the default), or "alive", until it is finished; or `dedup_for`, seconds or timedelta since it
             was enqueued.
@@ -80,9 +82,9 @@ def enqueue_many(
     """Put many messages into a queue, in order, as part of the caller's transaction; options as for `enqueue`.
 
     The payloads may be any iterable, read as statements of about 2,000 messages or 8 MB are filled. All or nothing:
-    when one payload is refused none is in the transaction. The error names its position, from 0. `dedup_key` is a
-    function from a payload to its key, or to None; then a statement holds up to 100,000 messages or 64 MB, whose keys
-    it takes in sorted order: shorter lists with the same keys cannot deadlock.
+    when one payload is refused none is in the transaction. The error names its position, from 0. `group_key` is a text,
+    or a function from a payload to its key, or to None. `dedup_key` is such a function; with it a statement holds up to
+    100,000 messages or 64 MB, whose keys it takes in sorted order: shorter lists with the same keys cannot deadlock.
     """
     ops = produce.enqueue_many(queue, produce.batches(payloads_, PLAIN, options), options)
     return drivers.run_all(tx, ops, ahead=isinstance(payloads_, list | tuple))

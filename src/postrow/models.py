@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
-from postrow.durations import Duration, duration, flag
+from postrow.durations import Duration, duration, flag, whole
 from postrow.errors import BadArgumentError
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ YEAR = timedelta(days=366)
 """The longest lease."""
 
 Outcome = Literal["accepted", "stale", "unknown", "busy"]
+OnDead = Literal["continue", "block"]
+"""What a group does when one of its messages becomes a dead letter."""
 """What became of a settlement: `accepted`; `stale`, another token holds the message or none; `unknown`, it is settled
 or never was; `busy`, another transaction has locked it."""
 
@@ -78,6 +80,7 @@ class Claimed(NamedTuple):
     enqueued_at: datetime
     subject: str | None
     target: str | None
+    group_key: str | None
     topic: str | None
     parent_id: UUID | None
     hops: int
@@ -87,12 +90,16 @@ class Claimed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LaneEdge:
-    """How far a claim has seen a lane: the `after` of its next claim; None starts at the beginning."""
+    """How far a claim has seen a lane: the `after` of its next claim; None starts at the beginning.
+
+    `wait`: seconds until the lane may give something, where a rate held it back (0: at once); None: nobody knows.
+    """
 
     tenant: str
     priority: int
     frontier: datetime | None
     taken: int
+    wait: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +185,22 @@ class Constant(RetryPolicy):
     kind = "constant"
 
 
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many claims each so many seconds (or a timedelta; from a millisecond to 366 days): `Rate(100, per=60)`.
+
+    A token bucket: it holds `count` at most, and at first, and fills up evenly.
+    """
+
+    count: int
+    per: Duration = 1.0
+
+    def __post_init__(self) -> None:
+        whole("count", self.count, least=1)
+        if not timedelta(milliseconds=1) <= duration("per", self.per) <= timedelta(days=366):
+            raise BadArgumentError(f"per is {self.per!r}", hint="Give a time from a millisecond to 366 days.")
+
+
 class HandlerSignal(Exception):  # noqa: N818  # raised to say an outcome, not an error
     """What a handler may raise to say its outcome: `Retry`, `Snooze` or `Bury`."""
 
@@ -255,6 +278,7 @@ class Message(Generic[T_co]):
     priority: int
     subject: str | None
     target: str | None
+    group_key: str | None
     topic: str | None
     parent_id: UUID | None
     hops: int

@@ -14,7 +14,7 @@ from postrow import drivers
 from postrow.durations import Duration, duration, flag, optional_duration, text, whole
 from postrow.durations import name as a_name
 from postrow.errors import BadArgumentError
-from postrow.models import Enqueued, Exponential, Message, RetryPolicy
+from postrow.models import Enqueued, Exponential, Message, OnDead, Rate, RetryPolicy
 from postrow.ops import produce
 from postrow.ops.produce import ManyOptions, Options
 from postrow.payload import Codec
@@ -41,6 +41,16 @@ class Consumer:
     max_attempts: int
     retry: RetryPolicy
     keep_history: bool
+    on_dead: OnDead = "continue"
+    max_in_flight: int | None = None
+    rate: Rate | None = None
+    tenant_max_in_flight: int | None = None
+    tenant_rate: Rate | None = None
+
+    @property
+    def limited(self) -> bool:
+        """Whether its messages in flight are limited, of one tenant or of all."""
+        return self.max_in_flight is not None or self.tenant_max_in_flight is not None
 
     @functools.cached_property
     def is_async(self) -> bool:
@@ -106,6 +116,11 @@ class Queue(Generic[T]):
         max_attempts: int = 5,
         retry: RetryPolicy | None = None,
         keep_history: bool = True,
+        on_dead: OnDead = "continue",
+        max_in_flight: int | None = None,
+        rate: Rate | None = None,
+        tenant_max_in_flight: int | None = None,
+        tenant_rate: Rate | None = None,
     ) -> Callable[[Callable[[Message[T]], R]], Callable[[Message[T]], R]]:
         """Make the decorated function this queue's handler; it takes a `postrow.Message` and may be async or not.
 
@@ -121,6 +136,14 @@ class Queue(Generic[T]):
             max_attempts: attempts before the message becomes a dead letter, unless the message has its own.
             retry: the delays between attempts; `Exponential()` if not given: 10 s, 20 s, ... an hour at most.
             keep_history: whether finished messages are kept, for the schema's history_days.
+            on_dead: what a group does when one of its messages becomes a dead letter: "continue" with the next, or
+                "block" until somebody has redriven or resolved it.
+            max_in_flight: how many of this queue's messages may be claimed at once, by all workers together. Exact: a
+                worker that dies gives its places back when its leases end.
+            rate: how many may be claimed each period: `Rate(100, per=60)`. Up to so many at once after a pause, so in
+                any stretch of time no more than that and what the rate allows in it. A retry counts again.
+            tenant_max_in_flight: as max_in_flight, for each tenant.
+            tenant_rate: as rate, for each tenant.
 
         Raises:
             BadArgumentError: a value outside its range, or a function that takes no message.
@@ -140,6 +163,11 @@ class Queue(Generic[T]):
                     max_attempts=whole("max_attempts", max_attempts, least=1),
                     retry=_retry(retry),
                     keep_history=flag("keep_history", keep_history),
+                    on_dead=_on_dead(on_dead),
+                    max_in_flight=_at_least_one("max_in_flight", max_in_flight),
+                    rate=_rate("rate", rate),
+                    tenant_max_in_flight=_at_least_one("tenant_max_in_flight", tenant_max_in_flight),
+                    tenant_rate=_rate("tenant_rate", tenant_rate),
                 )
             )
             return function
@@ -178,6 +206,22 @@ def _handler(function: Callable[[Message[T]], R]) -> Callable[[Message[T]], R]:
             hint="Write def or async def handler(message: postrow.Message[...]).",
         ) from None
     return function
+
+
+def _on_dead(value: object) -> OnDead:
+    if value not in ("continue", "block"):
+        raise BadArgumentError(f"on_dead is {value!r}", hint='Give "continue" or "block".')
+    return value
+
+
+def _at_least_one(what: str, value: int | None) -> int | None:
+    return None if value is None else whole(what, value, least=1)
+
+
+def _rate(what: str, value: Rate | None) -> Rate | None:
+    if value is not None and not isinstance(value, Rate):
+        raise BadArgumentError(f"{what} is {value!r}", hint="Give postrow.Rate(100, per=60): a hundred a minute.")
+    return value
 
 
 def _retry(value: RetryPolicy | None) -> RetryPolicy:

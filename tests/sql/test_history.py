@@ -206,6 +206,7 @@ def test_while_a_reader_is_open_no_partition_is_made_and_sweep_and_acks_go_on(ow
         "leases",
         "expired",
         "targets",
+        "groups",
         "seen",
         "history",
         "dead",

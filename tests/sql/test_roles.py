@@ -290,4 +290,4 @@ def test_a_message_lives_its_life_in_a_hostile_session(hostile):
     assert [row.id for row in rows] == [again]
     assert hostile.settle("ack", rows) == ["accepted"]
     assert hostile.row("show", id=again)[0]["state"] == "done"
-    assert len(hostile.rows("sweep")) == 7
+    assert len(hostile.rows("sweep")) == 8

@@ -3,7 +3,7 @@ from uuid import uuid4
 
 import pytest
 
-STEPS = ["leases", "expired", "targets", "seen", "history", "dead", "workers"]
+STEPS = ["leases", "expired", "targets", "groups", "seen", "history", "dead", "workers"]
 
 
 def seconds(number):
@@ -28,7 +28,7 @@ def test_an_unknown_step_is_refused_with_the_known_ones(pg, step):
     error = pg.refused("sweep", step=step)
 
     assert error.sqlstate == "PW003"
-    assert "leases, expired, targets, seen, history, dead or workers" in str(error)
+    assert "leases, expired, targets, groups, seen, history, dead or workers" in str(error)
 
 
 @pytest.mark.parametrize("limit", [0, -1, None])

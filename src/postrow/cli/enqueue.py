@@ -23,7 +23,7 @@ from postrow.cli.screen import clean, note, say
 from postrow.drivers.psycopg3 import execute
 from postrow.errors import BadArgumentError, DatabaseUnreachableError, PayloadError, PostrowError
 from postrow.ops import produce
-from postrow.ops.produce import DedupWhile, Options, Shared
+from postrow.ops.produce import DedupWhile, ManyOptions, Options, Shared
 
 BATCH = 5_000
 STDIN = "-"
@@ -56,6 +56,9 @@ def enqueue(
     ] = None,
     subject: Annotated[
         str | None, typer.Option(metavar="TEXT", help="The business record that it serves, such as order:17.")
+    ] = None,
+    group_key: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Messages with the same key are handled in order.")
     ] = None,
     max_attempts: Annotated[int | None, typer.Option(metavar="N", min=1, help="In place of the consumer's.")] = None,
     target: Annotated[str | None, typer.Option(metavar="WORKER", help="The one worker that may claim it.")] = None,
@@ -104,14 +107,21 @@ def enqueue(
             hint=f"postrow enqueue {queue} {EXAMPLE}, or --file FILE, or - for JSON lines on stdin.",
         )
     if payload is not None and payload != STDIN:
-        keyed: Options = {**options, "dedup_key": dedup_key, "dedup_for": dedup_for, "dedup_while": dedup_while}
+        keyed: Options = {
+            **options,
+            "group_key": group_key,
+            "dedup_key": dedup_key,
+            "dedup_for": dedup_for,
+            "dedup_while": dedup_while,
+        }
         _one(dsn, queue, payload, keyed, id_)
         return
     if id_ is not None:
         raise BadArgumentError("--id is given with many messages", hint="An id is of one message.")
     if dedup_key is not None or dedup_while is not None or dedup_for is not None:
         raise BadArgumentError("--dedup-key is given with many messages", hint="Such a key is of one message.")
-    _many(dsn, queue, file if file != Path(STDIN) else None, batch, options)
+    lines: ManyOptions = {**options, "group_key": group_key, "dedup_key": None}
+    _many(dsn, queue, file if file != Path(STDIN) else None, batch, lines)
 
 
 def _one(dsn: str | None, queue: str, payload: str, options: Options, id_: UUID | None) -> None:
@@ -137,7 +147,7 @@ class _Done:
     sending: Batch | None = None
 
 
-def _many(dsn: str | None, queue: str, file: Path | None, size: int, options: Shared) -> None:
+def _many(dsn: str | None, queue: str, file: Path | None, size: int, options: ManyOptions) -> None:
     done = _Done()
     total = file.stat().st_size if file is not None else None
     with _opened(file) as source, Bar(total=total, what="messages") as bar:
@@ -158,7 +168,7 @@ def _many(dsn: str | None, queue: str, file: Path | None, size: int, options: Sh
     )
 
 
-def _send(conn: Any, queue: str, batch: Batch, options: Shared, done: _Done) -> None:
+def _send(conn: Any, queue: str, batch: Batch, options: ManyOptions, done: _Done) -> None:
     done.sending = batch
     with conn.transaction():
         for op in produce.enqueue_many(queue, (produce.Lines(text, 1) for text in batch.texts), options):

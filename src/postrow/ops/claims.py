@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -20,9 +21,10 @@ Key = tuple[str, UUID]
 # local to this one statement's transaction, and materialized so that it runs whatever the claim gives.
 CLAIM = """
 with begun as materialized (select set_config('synchronous_commit', 'off', true) as lazily, clock_timestamp() as at)
-select c.lane, c.frontier, extract(epoch from clock_timestamp() - begun.at)::float8, c.tenant, c.priority, c.id,
+select c.lane, c.frontier, extract(epoch from clock_timestamp() - begun.at)::float8,
+    case when c.id is null then extract(epoch from c.due_at - c.claimed_at)::float8 end, c.tenant, c.priority, c.id,
     c.queue, c.payload::text, c.headers::text, c.attempt, c.max_attempts, c.due_at, c.enqueued_at,
-    c.subject, c.target, c.topic, c.parent_id, c.hops, c.expires_at, c.failures::text
+    c.subject, c.target, c.group_key, c.topic, c.parent_id, c.hops, c.expires_at, c.failures::text
 from begun, postrow.claim_lanes($1::text, $2::text[], $3::smallint[], $4::timestamptz[], $5::int, $6::int,
     lease => $7::interval, worker => $8::text, token => $9::uuid, max_bytes => $10::bigint) c
 where begun.lazily is not null
@@ -38,14 +40,16 @@ class Claim:
     took: float
 
 
-def _read_claim(rows: Sequence[Row]) -> Claim:
-    messages = [Claimed._make(row[3:]) for row in rows if row[5] is not None]
+def _read_claim(lanes: Sequence[tuple[str, int, datetime | None]], rows: Sequence[Row]) -> Claim:
+    messages = [Claimed._make(row[4:]) for row in rows if row[6] is not None]
     edges: dict[int, LaneEdge] = {}
-    taken = Counter(row[0] for row in rows if row[5] is not None)
+    taken = Counter(row[0] for row in rows if row[6] is not None)
     for row in rows:
         lane = row[0]
         if lane and lane not in edges:  # lane 0: targeted messages, which have no frontier
-            edges[lane] = LaneEdge(row[3], row[4], row[1], taken[lane])
+            # not the message's own priority: the first of a group may be of another lane
+            tenant, priority, _ = lanes[lane - 1]
+            edges[lane] = LaneEdge(tenant, priority, row[1], taken[lane], row[3])
     return Claim(messages, list(edges.values()), rows[0][2] if rows else 0.0)
 
 
@@ -63,7 +67,7 @@ def claim_lanes(
     """Claim from lanes (tenant, priority, after), in their order; messages targeted at `worker` come first."""
     tenants, priorities, afters = ([lane[i] for lane in lanes] for i in range(3))
     params = (queue, tenants, priorities, afters, per_lane, limit, lease, worker, token, max_bytes)
-    return Op(CLAIM, params, _read_claim)
+    return Op(CLAIM, params, partial(_read_claim, lanes))
 
 
 def lanes(queue: str, *, worker: str | None = None) -> Op[list[Lane]]:

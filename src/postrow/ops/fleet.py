@@ -7,14 +7,16 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from postrow.durations import duration
-from postrow.models import RetryPolicy, SweepStep
+from postrow.models import OnDead, Rate, RetryPolicy, SweepStep
 from postrow.ops.op import Op, Row, nothing, single
 
 REGISTER = """
 select postrow.register_consumer($1::text, $2::text, tenant => $3::text, lease => $4::interval, retry => $5::text,
     retry_base => $6::interval, retry_factor => $7::float8, retry_cap => $8::interval, retry_jitter => $9::boolean,
     max_attempts => $10::int, keep_history => $11::boolean, replace => $12::boolean,
-    tells_dead => $13::boolean)
+    tells_dead => $13::boolean, on_dead => $14::text, max_in_flight => $15::int, rate => $16::int,
+    rate_period => $17::interval, tenant_max_in_flight => $18::int, tenant_rate => $19::int,
+    tenant_rate_period => $20::interval)
 """
 
 
@@ -28,7 +30,12 @@ def register_consumer(
     max_attempts: int,
     keep_history: bool,
     replace: bool = False,
-    on_dead: bool = False,
+    tells_dead: bool = False,
+    on_dead: OnDead = "continue",
+    max_in_flight: int | None = None,
+    rate: Rate | None = None,
+    tenant_max_in_flight: int | None = None,
+    tenant_rate: Rate | None = None,
 ) -> Op[None]:
     """Make `handler` the consumer of a queue."""
     params = (
@@ -44,9 +51,18 @@ def register_consumer(
         max_attempts,
         keep_history,
         replace,
+        tells_dead,
         on_dead,
+        max_in_flight,
+        *_rate(rate),
+        tenant_max_in_flight,
+        *_rate(tenant_rate),
     )
     return Op(REGISTER, params, nothing)
+
+
+def _rate(rate: Rate | None) -> tuple[int | None, timedelta | None]:
+    return (None, None) if rate is None else (rate.count, duration("per", rate.per))
 
 
 def consumers(queue: str) -> Op[dict[str, str]]:

@@ -155,7 +155,10 @@ def replace_consumer(queue: str, handler: str, *, tenant: str = "*") -> Op[str |
         "select c.handler, postrow.register_consumer(c.queue, $2::text, tenant => c.tenant, kind => c.kind, "
         "lease => c.lease, retry => c.retry, retry_base => c.retry_base, retry_factor => c.retry_factor, "
         "retry_cap => c.retry_cap, retry_jitter => c.retry_jitter, max_attempts => c.max_attempts, "
-        "keep_history => c.keep_history, tells_dead => c.tells_dead, replace => true)::text "
+        "keep_history => c.keep_history, tells_dead => c.tells_dead, on_dead => c.on_dead, "
+        "max_in_flight => c.max_in_flight, rate => c.rate, rate_period => c.rate_period, "
+        "tenant_max_in_flight => c.tenant_max_in_flight, tenant_rate => c.tenant_rate, "
+        "tenant_rate_period => c.tenant_rate_period, replace => true)::text "
         "from postrow.consumer c where c.queue = $1::text and c.tenant = $3::text",
         (queue, handler, tenant),
         lambda rows: rows[0][0] if rows else None,

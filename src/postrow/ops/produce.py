@@ -26,23 +26,23 @@ select id, deduplicated from postrow.enqueue($1::text, $2::text::jsonb, tenant =
     priority => $4::int, delay => $5::interval, available_at => $6::timestamptz, max_attempts => $7::int,
     target => $8::text, target_for => $9::interval, subject => $10::text, expires_at => $11::timestamptz,
     headers => $12::text::jsonb, id => $13::uuid, dedup_key => $14::text, dedup_for => $15::interval,
-    dedup_while => $16::text, parent_id => $17::uuid, hops => $18::int)
+    dedup_while => $16::text, parent_id => $17::uuid, hops => $18::int, group_key => $19::text)
 """
 
 ENQUEUE_LINES = """
 select id, deduplicated from postrow.enqueue_lines($1::text, $2::text, tenant => $3::text,
     priority => $4::int, delay => $5::interval, available_at => $6::timestamptz, max_attempts => $7::int,
     target => $8::text, target_for => $9::interval, subject => $10::text, expires_at => $11::timestamptz,
-    headers => $12::text::jsonb, parent_id => $13::uuid, hops => $14::int) order by n
+    headers => $12::text::jsonb, parent_id => $13::uuid, hops => $14::int, group_key => $15::text) order by n
 """
 
-# the same, for messages that have a key of their own: the list is JSON
+# the same, for messages that have keys of their own: the list is JSON
 ENQUEUE_KEYED = """
 select id, deduplicated from postrow.enqueue_many($1::text, $2::text::jsonb, tenant => $3::text,
     priority => $4::int, delay => $5::interval, available_at => $6::timestamptz, max_attempts => $7::int,
     target => $8::text, target_for => $9::interval, subject => $10::text, expires_at => $11::timestamptz,
-    headers => $12::text::jsonb, parent_id => $13::uuid, hops => $14::int, dedup_for => $15::interval,
-    dedup_while => $16::text) order by n
+    headers => $12::text::jsonb, parent_id => $13::uuid, hops => $14::int, group_key => $15::text,
+    dedup_for => $16::interval, dedup_while => $17::text) order by n
 """
 
 CHUNK_MESSAGES = 2_000  # a statement holds so many messages at most ...
@@ -57,8 +57,8 @@ DedupWhile = Literal["waiting", "alive"]
 """How long a key stands for its message: until that is claimed, or until it is finished."""
 
 
-class PublishOptions(TypedDict, total=False):
-    """The options of all messages that one publish makes."""
+class Common(TypedDict, total=False):
+    """The options that one message has, many can have in common, and those of one publish have."""
 
     tenant: str
     priority: int
@@ -70,7 +70,13 @@ class PublishOptions(TypedDict, total=False):
     headers: Mapping[str, Any] | None
 
 
-class Shared(PublishOptions, total=False):
+class PublishOptions(Common, total=False):
+    """The options of all messages that one publish makes."""
+
+    group_key: str | None
+
+
+class Shared(Common, total=False):
     """The options that one message has, and many can have in common."""
 
     target: str | None
@@ -82,12 +88,14 @@ class Shared(PublishOptions, total=False):
 class Options(Shared, total=False):
     """The options of a message, as `postrow.enqueue` documents them."""
 
+    group_key: str | None
     dedup_key: str | None
 
 
 class ManyOptions(Shared, total=False):
-    """The options of many messages; the key of each comes from its payload."""
+    """The options of many messages; the keys of each come from its payload, or one group has them all."""
 
+    group_key: str | Callable[[Any], str | None] | None
     dedup_key: Callable[[Any], str | None] | None
 
 
@@ -102,9 +110,7 @@ def _read_one(rows: Sequence[Row]) -> Enqueued:
     return _read(rows)[0]
 
 
-def shared_values(
-    options: Options | ManyOptions | Shared | PublishOptions, *, known: Collection[str] = ALL
-) -> tuple[object, ...]:
+def shared_values(options: Options | ManyOptions | Common, *, known: Collection[str] = ALL) -> tuple[object, ...]:
     """The values of the options that one message and many share, but for those of deduplication.
 
     Raises:
@@ -141,6 +147,12 @@ def _rule(options: Options | ManyOptions | Shared) -> tuple[object, ...]:
     )
 
 
+def group(options: Options | ManyOptions | PublishOptions) -> str | None:
+    """The key of a group, where all have the same."""
+    key = options.get("group_key")
+    return None if key is None or callable(key) else text("group_key", key)
+
+
 def an_id(value: UUID | None) -> UUID | None:
     """A caller's own id, or None.
 
@@ -158,7 +170,15 @@ def enqueue(queue: str, payload: str, options: Options, *, id_: UUID | None = No
     keyed = (None if key is None else text("dedup_key", key), *_rule(options))
     return Op(
         ENQUEUE,
-        (name("queue", queue), payload, *shared_values(options), an_id(id_), *keyed, *lineage.enqueued()),
+        (
+            name("queue", queue),
+            payload,
+            *shared_values(options),
+            an_id(id_),
+            *keyed,
+            *lineage.enqueued(),
+            group(options),
+        ),
         _read_one,
     )
 
@@ -180,19 +200,20 @@ class Lines(NamedTuple):
     messages: int
 
 
-def enqueue_many(queue: str, batches: Iterable[Lines], options: ManyOptions | Shared) -> Iterator[Op[list[Enqueued]]]:
+def enqueue_many(queue: str, batches: Iterable[Lines], options: ManyOptions) -> Iterator[Op[list[Enqueued]]]:
     """Put many messages into a queue: an op for about each 2,000 of them or 8 MB, made as they are asked for.
 
-    With a `dedup_key` in the options the batches have the messages' keys, and an op holds up to 100,000 or 64 MB.
+    With keys of their own in the options the batches have them; with a `dedup_key` an op holds up to 100,000 or 64 MB.
     """
-    values = (name("queue", queue), *shared_values(options), *lineage.enqueued())
-    keyed = options.get("dedup_key") is not None
+    values = (name("queue", queue), *shared_values(options), *lineage.enqueued(), group(options))
+    deduplicated = options.get("dedup_key") is not None
+    keyed = deduplicated or callable(options.get("group_key"))
     make = partial(_keyed_op, values, _rule(options)) if keyed else partial(_lines_op, values)
-    if not keyed and any(_rule(options)):
+    if not deduplicated and any(_rule(options)):
         raise BadArgumentError(
             "dedup_for or dedup_while is given without dedup_key", hint="Give the key, or leave both out."
         )
-    most = (KEYED_MESSAGES, KEYED_BYTES) if keyed else (CHUNK_MESSAGES, CHUNK_BYTES)
+    most = (KEYED_MESSAGES, KEYED_BYTES) if deduplicated else (CHUNK_MESSAGES, CHUNK_BYTES)
     return _chunks(batches, make, *most)
 
 
@@ -237,14 +258,16 @@ def batches(payloads_: Iterable[T], codec: Codec[T], options: ManyOptions) -> It
             f"payloads is one {type(payloads_).__name__}", hint="Give a list of payloads, or another iterable of them."
         )
     key_of = options.get("dedup_key")
-    if key_of is None:
+    group_of = options.get("group_key")
+    if key_of is None and not callable(group_of):
         return _encoded(iter(payloads_), codec)
-    if not callable(key_of):
+    if key_of is not None and not callable(key_of):
         raise BadArgumentError(
             f"dedup_key is {key_of!r}: one key for many messages",
             hint="Give a function from a payload to its key, such as dedup_key=lambda payload: payload['id'].",
         )
-    return _keyed(payloads_, codec, key_of)
+    keys = {"dedup_key": key_of, "group_key": group_of if callable(group_of) else None}
+    return _keyed(payloads_, codec, {name: of for name, of in keys.items() if of is not None})
 
 
 def _encoded(values: Iterator[T], codec: Codec[T]) -> Iterator[Lines]:
@@ -261,10 +284,13 @@ def _position(done: int, n: int) -> str:
     return f"payloads[{done + n}]"
 
 
-def _keyed(values: Iterable[T], codec: Codec[T], key_of: Callable[[T], str | None]) -> Iterator[Lines]:
+def _keyed(values: Iterable[T], codec: Codec[T], keys: Mapping[str, Callable[[T], str | None]]) -> Iterator[Lines]:
     for n, value in enumerate(values):
-        key = key_of(value)
-        own = "" if key is None else f',"dedup_key":{payloads.encode(text(f"dedup_key of payloads[{n}]", key))}'
+        own = ""
+        for option, key_of in keys.items():
+            key = key_of(value)
+            if key is not None:
+                own += f',"{option}":{payloads.encode(text(f"{option} of payloads[{n}]", key))}'
         yield Lines(f'{{"payload":{codec.encode(value, what=_position(0, n))}{own}}}', 1)
 
 
@@ -286,6 +312,7 @@ __all__ = [
     "batches",
     "enqueue",
     "enqueue_many",
+    "group",
     "new_id",
     "once",
     "shared_values",

@@ -12,13 +12,13 @@ from postrow.durations import name, text
 from postrow.models import Enqueued, Published
 from postrow.ops import lineage
 from postrow.ops.op import Op, Row, single
-from postrow.ops.produce import PublishOptions, an_id, shared_values
+from postrow.ops.produce import PublishOptions, an_id, group, shared_values
 
 PUBLISH = """
 select queue, id, deduplicated, dead from postrow.publish($1::text, $2::text::jsonb, tenant => $3::text,
     priority => $4::int, delay => $5::interval, available_at => $6::timestamptz, max_attempts => $7::int,
     subject => $8::text, expires_at => $9::timestamptz, headers => $10::text::jsonb, id => $11::uuid,
-    parent_id => $12::uuid, hops => $13::int)
+    parent_id => $12::uuid, hops => $13::int, group_key => $14::text)
 """
 
 
@@ -56,7 +56,7 @@ def publish(topic: str, payload: str, options: PublishOptions, *, id_: UUID | No
         options, known=KNOWN
     )
     values = (tenant, priority, delay, available_at, max_attempts, subject, expires_at, headers)
-    return Op(PUBLISH, (topic, payload, *values, an_id(id_), *lineage.published()), read)
+    return Op(PUBLISH, (topic, payload, *values, an_id(id_), *lineage.published(), group(options)), read)
 
 
 def subscribe(pattern: str, queue: str, *, tenant: str) -> Op[bool]:

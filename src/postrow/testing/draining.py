@@ -173,7 +173,9 @@ class _Draining:
         self._consumers = {(c.queue.name, c.tenant): self._recording(c) for c in consumers}
         self._loop = asyncio.get_running_loop()
         self._slots = _WatchedSlots()
-        self._acker = Acker(database, self._slots, Weather(), retried=lambda _queues: None)
+        self._acker = Acker(
+            database, self._slots, Weather(), retried=lambda _queues: None, made_room=lambda _q, _t: None
+        )
         self._transactions = Transactions(database)
         self._executor = Executor(
             self._slots,

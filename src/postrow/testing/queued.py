@@ -41,6 +41,7 @@ class QueuedMessage(Generic[T_co]):
     claimed: bool
     subject: str | None
     target: str | None
+    group_key: str | None
     dedup_key: str | None
 
     @property
@@ -93,6 +94,7 @@ def _queued(payload: Any, row: dict[str, Any]) -> QueuedMessage[Any]:
         claimed=row["claim_token"] is not None,
         subject=row["subject"],
         target=row["target"],
+        group_key=row["group_key"],
         dedup_key=row["dedup_key"],
     )
 

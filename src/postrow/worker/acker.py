@@ -22,7 +22,8 @@ from postrow.worker.slots import Outcome, Slot, Slots
 log = logging.getLogger("postrow.worker")
 
 BATCH = 500
-BUSY_AGAIN = 0.2  # seconds until a row that was locked is tried again, alone
+BUSY_FIRST = 0.005  # seconds until a row that was locked is tried again, alone: a claim of its group is that short ...
+BUSY_AGAIN = 0.2  # ... a handler's own transaction is not
 
 
 class Acker:
@@ -30,13 +31,21 @@ class Acker:
 
     Args:
         retried: called with the queues of which failures were written: their messages are due again before long.
+        made_room: called with queue and tenant when a message of a group, or within a limit, is out of the way.
     """
 
     def __init__(
-        self, database: Database, slots: Slots, weather: Weather, *, retried: Callable[[set[str]], None]
+        self,
+        database: Database,
+        slots: Slots,
+        weather: Weather,
+        *,
+        retried: Callable[[set[str]], None],
+        made_room: Callable[[str, str], None],
     ) -> None:
         self._database = database
         self._retried = retried
+        self._made_room = made_room
         self._slots = slots
         self._weather = weather
         self._waiting: deque[Slot] = deque()
@@ -146,7 +155,9 @@ class Acker:
     def _answered(self, slot: Slot, answer: Answer) -> None:
         assert slot.outcome is not None
         if answer == "busy":
-            self._busy.append((time.monotonic() + BUSY_AGAIN, slot))
+            pause = BUSY_AGAIN if slot.busy else BUSY_FIRST
+            slot.busy = True
+            self._busy.append((time.monotonic() + pause, slot))
         elif answer == "stale":
             log.warning(
                 "the outcome (%s) of %s / %s %s was refused: another worker holds the message",
@@ -158,7 +169,12 @@ class Acker:
             self._drop(slot)
         else:  # accepted; or unknown: a repeat after a lost answer, or the handler has settled it itself
             self.counts[slot.outcome.verdict] += 1
-            self._slots.discard(slot)
+            self._gone(slot)
+
+    def _gone(self, slot: Slot) -> None:
+        self._slots.discard(slot)
+        if slot.claimed.group_key is not None or slot.consumer.limited:
+            self._made_room(slot.claimed.queue, slot.tenant)
 
     def _settled(self, slot: Slot) -> None:
         """Its handler's own transaction has acknowledged it; what the handler did after that changes nothing."""
@@ -173,11 +189,11 @@ class Acker:
                 slot.outcome.error,
             )
         self.counts["done"] += 1
-        self._slots.discard(slot)
+        self._gone(slot)
 
     def _drop(self, slot: Slot) -> None:
         self.counts["lost"] += 1
-        self._slots.discard(slot)
+        self._gone(slot)
 
 
 def _op(verdict: str, group: list[Slot], *, plain: bool = False) -> Op[dict[claims.Key, Answer]]:

@@ -18,17 +18,19 @@ from postrow.worker.acker import Acker
 from postrow.worker.connections import Database, Weather
 from postrow.worker.executor import Executor
 from postrow.worker.lanes import TAP_WINDOW, Lanes
-from postrow.worker.slots import Slot
+from postrow.worker.slots import Slot, runs
 
 log = logging.getLogger("postrow.worker")
 
 BATCH = 500  # messages in one claim
 MAX_BYTES = 32_000_000  # of payload text in one claim
 KEEN = 0.002  # seconds until the next look, for a tap's window after one that found work and left slots free
-HELD_UP = 0.02  # seconds until the next look, when the acker is behind
+HELD_UP = 0.02  # seconds until the next look, when the acker is behind, or groups are
 ASK_EVERY = 5.0  # seconds between looks whether the handler is still the queue's consumer
 IDLE_AFTER = 60.0  # seconds without work, after which the poll interval is five times as long
-UNWRITTEN = 4  # times the worker's concurrency, and 2,000: outcomes that wait to be written, before it claims no more
+# times the worker's concurrency, and 2,000: outcomes that wait to be written, and messages that wait for others of
+# their groups, before it claims no more
+UNWRITTEN = 4
 
 
 class Feed:
@@ -120,6 +122,16 @@ class Claimer:
                 feed.lanes.look_again()
         self._wake.set()
 
+    def made_room(self, queue: str, tenant: str) -> None:
+        """An outcome was written that lets another message be claimed: the next of a group, or within a limit."""
+        for feed in self._feeds:
+            if queue == feed.consumer.queue.name and feed.consumer.tenant in ("*", tenant):
+                if feed.consumer.max_in_flight is not None:
+                    feed.lanes.look_again()  # of any tenant
+                else:
+                    feed.lanes.tapped(tenant)
+                self._wake.set()
+
     def slot_freed(self) -> None:
         """A handler has ended: of interest only where the last round had too few slots."""
         if self._short:
@@ -162,7 +174,7 @@ class Claimer:
         return min(own, self._concurrency - self._executor.total)
 
     def _held_up(self) -> bool:
-        return self._acker.pending > max(2000, UNWRITTEN * self._concurrency)
+        return self._acker.pending + self._executor.waiting > max(2000, UNWRITTEN * self._concurrency)
 
     async def _round(self, conn: psycopg.AsyncConnection[Any]) -> tuple[bool, bool]:
         """One claim for each consumer with free slots. Whether anything was found, and whether any had all it asked."""
@@ -212,10 +224,11 @@ class Claimer:
         answer = await execute_async(conn, op, binary=True)
         del self._unanswered[token]
         lanes.claimed(answer.edges, {(t, p): after for t, p, after in chosen}, answer.took)
-        for claimed in answer.messages:
-            slot = Slot(claimed, token, consumer, sent)
-            if claimed.target is not None:
+        slots = [Slot(claimed, token, consumer, sent) for claimed in answer.messages]
+        for slot in slots:
+            if slot.claimed.target is not None:
                 self._hand_over(slot)
+        for slot in slots if self._stopping else runs(slots):
             if self._stopping:
                 self._refused(slot)
             else:

@@ -58,13 +58,34 @@ class Executor:
         self._transactions = transactions
         self._loop = asyncio.get_running_loop()
         self._threads = Threads(threads)
+        self._stopping = False
         self.running: dict[Consumer, int] = {}
         self.total = 0
+        self.waiting = 0  # of groups: held, and to be handled after another
 
     def start(self, slot: Slot) -> None:
-        """Run the handler of a claimed message. Never raises: whatever goes wrong is that message's failure."""
-        consumer = slot.consumer
+        """Run the handler of a claimed message, and then those of its group that follow.
+
+        Never raises: whatever goes wrong is that message's failure.
+        """
         self._slots.add(slot)
+        after = slot.then
+        while after is not None:
+            self._slots.add(after)
+            self.waiting += 1
+            after = after.then
+        self._start(slot)
+
+    def stop(self) -> None:
+        """Start nothing more: what waits for another of its group is given back."""
+        self._stopping = True
+        for slot in self._slots.all():
+            if slot.started:
+                self._give_back_after(slot)
+
+    def _start(self, slot: Slot) -> None:
+        consumer = slot.consumer
+        slot.started = True
         self.running[consumer] = self.running.get(consumer, 0) + 1
         self.total += 1
         try:
@@ -84,6 +105,8 @@ class Executor:
         if slot.ended:
             return  # its outcome is with the acker, and will be refused
         slot.lost = True
+        if not slot.started:
+            return  # it waits for another of its group, and will not be started
         log.warning(
             "lost the lease of %s / %s %s: %s",
             slot.claimed.queue,
@@ -147,7 +170,28 @@ class Executor:
         slot.outcome = outcome
         self.running[slot.consumer] -= 1
         self.total -= 1
+        # of its group the next, if the order holds: this one is done, and the next one is still ours
+        after = slot.then
+        goes_on = slot.settled or (outcome.verdict == "done" and not slot.lost and not slot.gone)
+        if after is not None and goes_on and not after.lost and not after.gone and not self._stopping:
+            slot.then = None
+            self.waiting -= 1
+            self._finished(slot)
+            self._start(after)
+            return
+        self._give_back_after(slot)
         self._finished(slot)
+
+    def _give_back_after(self, slot: Slot) -> None:
+        """Give back what waits for this one, unheard."""
+        after, slot.then = slot.then, None
+        while after is not None:
+            self.waiting -= 1
+            after.ended = True
+            after.outcome = RELEASED
+            self._finished(after)
+            before, after = after, after.then
+            before.then = None
 
     def _extend_async(self, slot: Slot, lease: timedelta) -> Awaitable[None]:
         return asyncio.wrap_future(self._extend(slot, lease))
@@ -187,6 +231,7 @@ def build(slot: Slot, extend: Callable[[Slot, timedelta], Awaitable[None]], tran
         priority=claimed.priority,
         subject=claimed.subject,
         target=claimed.target,
+        group_key=claimed.group_key,
         topic=claimed.topic,
         parent_id=claimed.parent_id,
         hops=claimed.hops,

@@ -117,6 +117,7 @@ class Lanes:
         rows = FIXED_ROWS + sum(edge.taken for edge in edges)
         self._best = min(self._best * 1.01, took / rows)
         slow = took - self._best * rows > SLOW
+        waits: list[float] = []
         for edge in edges:
             key = (edge.tenant, edge.priority)
             state = self._states.setdefault(key, _LaneState())
@@ -126,11 +127,17 @@ class Lanes:
             state.after = edge.frontier
             if edge.taken:
                 state.gave_at = now
+            elif edge.wait is not None:
+                waits.append(edge.wait)
+                if edge.wait > 0:
+                    self._ready.pop(key, None)
             elif now - state.gave_at > TAP_WINDOW:
                 self._ready.pop(key, None)
         if any(edge.taken for edge in edges):
             self._in_vain = 0
-        if not self._ready:
+        if waits:
+            self._due_at = min(self._due_at, now + min(waits))
+        elif not self._ready:
             # What is due next stood behind what is done now: look before sleeping. But what is ready and yet not to be
             # had is locked, as by a producer whose message it stands for: it is asked for less and less often.
             self._due_at = now + min(LOCKED_MOST, LOCKED_FIRST * 2**self._in_vain) if self._in_vain else -math.inf

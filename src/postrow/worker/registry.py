@@ -41,7 +41,12 @@ def registration(app: App, consumer: Consumer) -> Op[None]:
         retry=consumer.retry,
         max_attempts=consumer.max_attempts,
         keep_history=consumer.keep_history,
-        on_dead=any((f"{consumer.queue.name}:dead", tenant) in app.consumers for tenant in (consumer.tenant, "*")),
+        tells_dead=any((f"{consumer.queue.name}:dead", tenant) in app.consumers for tenant in (consumer.tenant, "*")),
+        on_dead=consumer.on_dead,
+        max_in_flight=consumer.max_in_flight,
+        rate=consumer.rate,
+        tenant_max_in_flight=consumer.tenant_max_in_flight,
+        tenant_rate=consumer.tenant_rate,
     )
 
 

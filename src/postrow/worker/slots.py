@@ -35,6 +35,7 @@ class Slot:
     """One message that this worker holds. Times are of time.monotonic()."""
 
     __slots__ = (
+        "busy",
         "claimed",
         "consumer",
         "deadline",
@@ -46,8 +47,10 @@ class Slot:
         "outcome",
         "renewed",
         "settled",
+        "started",
         "task",
         "tenant",
+        "then",
         "token",
     )  # fmt: skip
 
@@ -63,8 +66,11 @@ class Slot:
         self.lost = False  # another has the message, and that was said: report nothing
         self.ended = False  # its handler has ended, or is not waited for
         self.gone = False  # another has it, or it was settled elsewhere, as by the handler: renew no more
+        self.busy = False  # its row was locked when its outcome was to be written
         self.settled = False  # by the handler's own transaction: there is nothing to write
         self.outcome: Outcome | None = None
+        self.started = False  # its handler was: not so while it waits for another of its group
+        self.then: Slot | None = None  # of its group: to be handled after it
         self.task: asyncio.Task[Any] | None = None
 
     def due(self, now: float) -> bool:
@@ -73,6 +79,24 @@ class Slot:
         return (
             now - self.renewed >= lease / 3 and now + lease > self.held_until and now < self.deadline and not self.gone
         )
+
+
+def runs(slots: list[Slot]) -> list[Slot]:
+    """Those that can start now: of a group the first alone, which leads to the next, and so on."""
+    if all(slot.claimed.group_key is None for slot in slots):
+        return slots
+    heads: list[Slot] = []
+    last: dict[tuple[str, str], Slot] = {}
+    for slot in sorted(slots, key=lambda slot: (slot.claimed.enqueued_at, slot.id)):
+        key = slot.claimed.group_key
+        before = None if key is None else last.get((slot.tenant, key))
+        if before is None:
+            heads.append(slot)
+        else:
+            before.then = slot
+        if key is not None:
+            last[slot.tenant, key] = slot
+    return heads
 
 
 class Slots:

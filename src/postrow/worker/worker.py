@@ -261,7 +261,10 @@ class Worker:
         def retried(queues: set[str]) -> None:
             claimer.look_at(queues)
 
-        acker = Acker(database, slots, weather, retried=retried)
+        def made_room(queue: str, tenant: str) -> None:
+            claimer.made_room(queue, tenant)
+
+        acker = Acker(database, slots, weather, retried=retried, made_room=made_room)
 
         def finished(slot: Slot) -> None:
             acker.put(slot)
@@ -307,6 +310,7 @@ class Worker:
         """Claim no more, let handlers finish, release the rest, write all outcomes. The heartbeat goes on meanwhile."""
         executor, acker, supervisor = parts.executor, parts.acker, parts.supervisor
         parts.claimer.stop()
+        executor.stop()
         await _until(lambda: not parts.claimer.claiming, CANCEL_BOUND)
         await supervisor.end("claimer", "listener", timeout=CANCEL_BOUND)
         with contextlib.suppress(*DATABASE_ERRORS, TimeoutError):

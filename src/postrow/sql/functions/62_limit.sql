@@ -95,6 +95,7 @@ declare
     v_share      int;
     v_fit        int;
     v_room       int;
+    v_ahead      int;
     v_t          int;                 -- the tenant's place in the lists,
     v_c          int;                 -- and that of the first with the same consumer
     v_row        postrow.claimed;
@@ -140,7 +141,12 @@ begin
         v_c := array_position(v_consumers, v_consumers[v_t]);
         v_room := case when not v_locked or v_names[v_t] = any (claim_limited.paused) or '*' = any (claim_limited.paused) then 0
             else least(v_own[v_t], v_common[v_c]) end;
-        v_share := least(claim_limited.per_lane, v_left, v_room);
+        -- of what all lanes of this priority have in common each has its share, rounded up
+        v_ahead := 1;
+        while claim_limited.priorities[i + v_ahead] = claim_limited.priorities[i] loop
+            v_ahead := v_ahead + 1;
+        end loop;
+        v_share := least(claim_limited.per_lane, v_left, v_room, (v_common[v_c] - 1) / v_ahead + 1);
         v_row.lane := i;
         v_row.tenant := v_names[v_t];
         v_row.queue := claim_limited.queue;

@@ -117,6 +117,7 @@ declare
         '^([0-9]{1,12}) ((?:[0-9a-f]{2})*) ((?:[0-9a-f]{2})*) ((?:[0-9a-f]{2})*)$');
     v_clock    bigint := date_part('epoch', sweep_groups.now)::bigint;
     v_from     text[] := '{"","",""}';
+    v_most     bigint := 5 * sweep_groups."limit"::bigint;
     v_queues   text[];
     v_tenants  text[];
     v_keys     text[];
@@ -137,14 +138,14 @@ begin
             select m.queue, m.tenant, m.group_key from postrow.message m
             where m.behind and m.claim_token is null and (m.queue, m.tenant, m.group_key) > (g.queue, g.tenant, g.group_key)
             order by m.queue, m.tenant, m.group_key limit 1) f
-        where g.n < 5 * sweep_groups."limit"
+        where g.n < v_most
     )
     select array_agg(g.queue order by g.n), array_agg(g.tenant order by g.n), array_agg(g.group_key order by g.n)
         into v_queues, v_tenants, v_keys
     from g;
     v_count := coalesce(cardinality(v_keys), 0);
     v_done := postrow.promote(v_queues, v_tenants, v_keys, sweep_groups.now);
-    perform set_config('postrow.swept_groups', case when v_count < 5 * sweep_groups."limit" then v_clock || '   '
+    perform set_config('postrow.swept_groups', case when v_count < v_most then v_clock || '   '
         else format('%s %s %s %s', v_clock, encode(convert_to(v_queues[v_count], 'UTF8'), 'hex'),
             encode(convert_to(v_tenants[v_count], 'UTF8'), 'hex'), encode(convert_to(v_keys[v_count], 'UTF8'), 'hex')) end, false);
     return v_done;
