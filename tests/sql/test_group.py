@@ -5,6 +5,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
+
 def put(pg, *payloads, group="g", **options):
     """One message each, in order; their ids by payload."""
     return {payload: pg.put(payload=payload, group_key=group, **options) for payload in payloads}
@@ -89,7 +90,9 @@ def test_a_failing_head_blocks_its_group_until_it_is_done(pg, take, clock):
     put(pg, "a1", "a2")
     put(pg, "b1", group="b")
     rows = take(pg)
-    assert pg.settle("fail", rows[:1], errors=["no"], retry_at=[pg.value("clock") + timedelta(seconds=60)]) == ["accepted"]
+    assert pg.settle("fail", rows[:1], errors=["no"], retry_at=[pg.value("clock") + timedelta(seconds=60)]) == [
+        "accepted"
+    ]
     assert pg.settle("release", rows[1:2] if rows[1].payload == "a2" else rows[2:3]) == ["accepted"]
 
     assert take(pg) == [], "a1 is to be tried again first"
@@ -103,7 +106,9 @@ def test_a_failing_head_blocks_its_group_until_it_is_done(pg, take, clock):
 
 @pytest.mark.parametrize("end", ["bury", "fail", "expire", "sweep"])
 def test_when_a_head_dies_its_group_goes_on(pg, take, clock, end):
-    put(pg, "a1", "a2", expires_at=pg.value("clock") + timedelta(seconds=5) if end == "expire" else None, max_attempts=1)
+    put(
+        pg, "a1", "a2", expires_at=pg.value("clock") + timedelta(seconds=5) if end == "expire" else None, max_attempts=1
+    )
     pg.put(payload="a3", group_key="g")
     if end == "expire":
         clock.advance(6)
@@ -208,7 +213,9 @@ def test_of_a_run_whose_worker_died_only_the_first_is_charged(pg, take, clock):
     pg.rows("sweep")
 
     assert pg.find("dead_letter", ids["a2"]) is None, "it followed another: its turn may never have come"
-    assert [(pg.find("message", ids[name]).attempt, pg.find("message", ids[name]).failures) for name in ("a2", "a3")] == [
+    assert [
+        (pg.find("message", ids[name]).attempt, pg.find("message", ids[name]).failures) for name in ("a2", "a3")
+    ] == [
         (0, None),
         (0, None),
     ]
@@ -331,7 +338,13 @@ def test_the_later_ones_of_a_list_stand_behind_the_first(pg, take):
     pg.rows("enqueue_lines", queue="q", payloads="\n".join('"%s"' % n for n in range(5)), group_key="g")
     messages = [{"payload": "c1", "group_key": "c"}, {"payload": "x"}, {"payload": "c2", "group_key": "c"}]
     pg.rows("enqueue_many", queue="q", messages=messages)
-    assert {row[0] for row in pg.query("select payload from postrow.message where behind")} == {"1", "2", "3", "4", "c2"}
+    assert {row[0] for row in pg.query("select payload from postrow.message where behind")} == {
+        "1",
+        "2",
+        "3",
+        "4",
+        "c2",
+    }
     assert sorted(taken(take(pg, 20))) == ["0", "1", "2", "3", "4", "c1", "c2", "x"]
 
 

@@ -223,7 +223,12 @@ class Claimer:
         )
         answer = await execute_async(conn, op, binary=True)
         del self._unanswered[token]
-        lanes.claimed(answer.edges, {(t, p): after for t, p, after in chosen}, answer.took)
+        lanes.claimed(
+            answer.edges,
+            {(t, p): after for t, p, after in chosen},
+            answer.took,
+            grouped=any(claimed.group_key is not None for claimed in answer.messages),
+        )
         slots = [Slot(claimed, token, consumer, sent) for claimed in answer.messages]
         for slot in slots:
             if slot.claimed.target is not None:

@@ -13,6 +13,7 @@ Key = tuple[str, int]
 
 DEEP_EVERY = 10.0  # seconds: the longest that a lane is claimed from its watermark without a look from its beginning
 SLOW = 0.005  # seconds that a claim took over what its rows account for: it walked dead entries
+SLOW_GROUPED = 0.02  # the same, where the queue has groups: sorting them out takes longer, whatever was walked
 FIXED_ROWS = 25  # a claim's fixed cost, in rows
 MOST_LANES = 256  # in one claim
 TAP_WINDOW = 0.022  # seconds after a tap in which the next one may have been held back
@@ -47,6 +48,7 @@ class Lanes:
         self._next_look = -math.inf
         self._due_at = math.inf
         self._turns = 0  # claims that had a choice of priorities
+        self._slow = SLOW
         self._in_vain = 0  # discoveries that found something ready of which a claim then got nothing
 
     def forget(self) -> None:
@@ -111,12 +113,16 @@ class Lanes:
             return state.after
         return None
 
-    def claimed(self, edges: list[LaneEdge], asked: dict[Key, datetime | None], took: float) -> None:
+    def claimed(
+        self, edges: list[LaneEdge], asked: dict[Key, datetime | None], took: float, *, grouped: bool = False
+    ) -> None:
         """What a claim gave: assign the watermarks, drop the lanes that had nothing, judge the claim's speed."""
         now = time.monotonic()
+        if grouped:
+            self._slow = SLOW_GROUPED
         rows = FIXED_ROWS + sum(edge.taken for edge in edges)
         self._best = min(self._best * 1.01, took / rows)
-        slow = took - self._best * rows > SLOW
+        slow = took - self._best * rows > self._slow
         waits: list[float] = []
         for edge in edges:
             key = (edge.tenant, edge.priority)

@@ -296,7 +296,7 @@ begin
                 count(*) over (partition by l.priority) as siblings
             from postrow.lanes(claim.queue, claim.worker) l
             where (l.ready or claim.after is not null) and (claim.tenant is null or l.tenant = claim.tenant)) l;
-        for i in 1 .. coalesce(least(v_lane.siblings, 2), 0) loop  -- the fair share of each, then what is left
+        for i in 1 .. least(coalesce(v_lane.siblings, 0), 2) loop  -- the fair share of each, then what is left
             for v_empty in
                 select * from postrow.claim_limited(claim.queue, v_lane.tenants, v_lane.priorities,
                     array_fill(claim.after, array[cardinality(v_lane.tenants)]),

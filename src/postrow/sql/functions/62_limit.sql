@@ -95,7 +95,7 @@ declare
     v_share      int;
     v_fit        int;
     v_room       int;
-    v_ahead      int;
+    v_ahead      int[];               -- by consumer: its lanes of this priority that are left, for their shares of v_common
     v_t          int;                 -- the tenant's place in the lists,
     v_c          int;                 -- and that of the first with the same consumer
     v_row        postrow.claimed;
@@ -141,12 +141,16 @@ begin
         v_c := array_position(v_consumers, v_consumers[v_t]);
         v_room := case when not v_locked or v_names[v_t] = any (claim_limited.paused) or '*' = any (claim_limited.paused) then 0
             else least(v_own[v_t], v_common[v_c]) end;
-        -- of what all lanes of this priority have in common each has its share, rounded up
-        v_ahead := 1;
-        while claim_limited.priorities[i + v_ahead] = claim_limited.priorities[i] loop
-            v_ahead := v_ahead + 1;
-        end loop;
-        v_share := least(claim_limited.per_lane, v_left, v_room, (v_common[v_c] - 1) / v_ahead + 1);
+        if claim_limited.priorities[i] is distinct from claim_limited.priorities[i - 1] then
+            v_ahead := array_fill(0, array[cardinality(v_names)]);
+            for j in i .. cardinality(claim_limited.tenants) loop
+                exit when claim_limited.priorities[j] <> claim_limited.priorities[i];
+                v_share := array_position(v_consumers, v_consumers[array_position(v_names, claim_limited.tenants[j])]);
+                v_ahead[v_share] := v_ahead[v_share] + 1;
+            end loop;
+        end if;
+        v_share := least(claim_limited.per_lane, v_left, v_room, (v_common[v_c] - 1) / v_ahead[v_c] + 1);
+        v_ahead[v_c] := v_ahead[v_c] - 1;
         v_row.lane := i;
         v_row.tenant := v_names[v_t];
         v_row.queue := claim_limited.queue;

@@ -170,8 +170,8 @@ end
 $$
 
 -- next
--- Gives messages back unharmed, the attempt with them: to the front of their lanes, or, with `until`, not before then
--- (a snooze). Taps. Rows and waiting as for ack. Raises PW003.
+-- Gives messages back unharmed, the attempt with them: to the front of their lanes (of a group, which has its own order, due
+-- now), or, with `until`, not before then (a snooze). Taps. Rows and waiting as for ack. Raises PW003.
 create or replace function postrow.release(
     tenants text[], ids uuid[], tokens uuid[], until timestamptz[] default null, wait boolean default true
 ) returns table (tenant text, id uuid, outcome text)
@@ -183,6 +183,7 @@ as $$
 declare
     v_taken  record;
     v_taps   int;
+    v_now    timestamptz := postrow.clock();
 begin
     if release.until is not null then
         perform postrow.check_length('until', cardinality(release.until), release.ids);
@@ -194,7 +195,8 @@ begin
     with freed as (
         update postrow.message m
         set claim_token = null, claimed_at = null, claimed_by = null, attempt = greatest(m.attempt - 1, 0),
-            behind = false, available_at = coalesce(release.until[w.n], m.enqueued_at)
+            behind = false, available_at = coalesce(release.until[w.n],
+                case when m.group_key is null then m.enqueued_at else v_now end)
         from unnest(v_taken.tenants, v_taken.ids, v_taken.tids, v_taken.taken) w(tenant, id, tid, n)
         where m.ctid = w.tid and m.tenant = w.tenant and m.id = w.id
         returning m.queue, m.tenant

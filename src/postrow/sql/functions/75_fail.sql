@@ -126,7 +126,7 @@ begin
             not u.untried and m.attempt >= coalesce(m.max_attempts, c.max_attempts, 5) as spent,
             case when u.untried then m.failures else postrow.add_failure(m.failures, m.attempt, retry_or_kill.now,
                 m.claimed_by, w.type, w.error, w.traceback) end as list,
-            case when u.untried then m.enqueued_at else coalesce(w.again, retry_or_kill.now + postrow.retry_delay(m.attempt,
+            case when u.untried then retry_or_kill.now else coalesce(w.again, retry_or_kill.now + postrow.retry_delay(m.attempt,
                 coalesce(c.retry, 'exponential'), coalesce(c.retry_base, interval '10 s'),
                 coalesce(c.retry_factor, 2), coalesce(c.retry_cap, interval '1 hour'),
                 coalesce(c.retry_jitter, true))) end as again
