@@ -194,6 +194,16 @@ def test_a_role_that_may_not_look_is_told_what_to_grant(run, committed, role):
     assert f'grant postrow_reader to "{name}";' in found["advice"]
 
 
+def test_grants_that_were_lost_come_back_as_advised(run, database):
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute("revoke all on all functions in schema postrow from postrow_worker")
+        found = finding(run, "privileges", dsn=database)
+        assert (found["level"], found["code"]) == ("problem", 1)
+        conn.execute(re.search(r"delete from [\w.]+;", found["advice"])[0])
+    assert run("migrate", dsn=database).code == 0
+    assert finding(run, "privileges", dsn=database)["level"] == "ok"
+
+
 def test_no_database_and_no_dsn_are_errors_and_no_page(run, monkeypatch):
     ended = run("doctor", dsn="postgresql://postrow@127.0.0.1:1/shop")
     assert (ended.code, ended.out) == (4, "")

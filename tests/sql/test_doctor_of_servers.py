@@ -65,7 +65,8 @@ def test_transaction_ids_that_are_long_overdue_are_found(start):
 
 
 def test_a_notify_queue_that_fills_is_found(start):
-    if int(Server().version.split(".")[0]) < 17 or os.environ.get("POSTROW_TEST_BIN", "").endswith("/15/bin"):
+    folder = os.environ.get("POSTROW_TEST_BIN")
+    if int(Server(bin_dir=Path(folder) if folder else None).version.split(".")[0]) < 17:
         pytest.skip("the size of the notify queue is a setting from Postgres 17 on: 800 MB would have to be filled")
     dsn = start(max_notify_queue_pages="64").dsn()
     with psycopg.connect(dsn, autocommit=True) as conn, psycopg.connect(dsn, autocommit=True) as stuck:
@@ -84,6 +85,23 @@ def test_a_notify_queue_that_fills_is_found(start):
         assert detail.endswith("workers get no taps, and only poll")
         assert "idle in transaction" in advice
         stuck.execute("commit")
+
+
+def test_an_owner_that_is_no_superuser_finds_all_but_the_sessions_of_others_and_says_so(start):
+    server = start()
+    with psycopg.connect(server.dsn(), autocommit=True) as admin:
+        admin.execute("create role shop login password 'shop'")
+        admin.execute("create database shop owner shop")
+        shop = f"postgresql://shop:shop@127.0.0.1:{server.port}/shop"
+        migrate.apply(shop)
+        with psycopg.connect(server.dsn("shop")) as holder, psycopg.connect(shop, autocommit=True) as conn:
+            holder.execute("select pg_current_xact_id()")
+            conn.execute("select postrow.refuse_copy()")
+            assert conn.execute("select name, detail from postrow.doctor() where level <> 'ok'").fetchall() == []
+            hidden = "no other transaction is open; of other roles' sessions nothing is seen until: "
+            assert look(conn, "snapshot")[1] == f"{hidden}grant pg_read_all_stats to shop"
+            admin.execute(look(conn, "snapshot")[1].removeprefix(hidden))
+            assert look(conn, "snapshot")[1].startswith("the oldest transaction has been open for ")
 
 
 # copies
