@@ -98,6 +98,13 @@ class NotFoundError(PostrowError):
     exit_code = 3
 
 
+class CopiedDatabaseError(PostrowError):
+    """The database was copied from another one, whose messages it has; the message names that one."""
+
+    sqlstate = "PW010"
+    exit_code = 4
+
+
 class PayloadError(PostrowError):
     """A payload that JSON, or Postgres's jsonb, cannot carry; the message names the path in it."""
 
@@ -168,6 +175,7 @@ BY_SQLSTATE: dict[str, type[PostrowError]] = {
         HopsExceededError,
         SchemaMismatchError,
         NotFoundError,
+        CopiedDatabaseError,
         PayloadError,
         PayloadUnicodeError,
         SerializationError,

@@ -112,6 +112,20 @@ class Lane:
     due_in: float
 
 
+Level = Literal["ok", "warning", "problem"]
+"""How bad it is: `warning`, to be looked at some day; `problem`, something does not work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check of the doctor found, and what to do about it (None: nothing)."""
+
+    name: str
+    level: Level
+    detail: str
+    advice: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
     """One line of `postrow status`; `oldest_ready` is the age in seconds, None when nothing is ready."""

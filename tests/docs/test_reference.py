@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import json
 import re
 from datetime import timedelta
 from enum import Enum
@@ -14,7 +15,7 @@ import typer
 import postrow
 import postrow.errors
 from postrow import payload
-from postrow.cli import failure
+from postrow.cli import failure, main
 from postrow.cli.program import program
 from postrow.errors import PostrowError
 from postrow.ops.produce import Options
@@ -140,6 +141,14 @@ def test_every_option_of_the_program_is_documented(docs):
     documented = {option for row in table for option in docs.code(row[0])}
     options = {option for p in typer.main.get_command(program).params for option in p.opts}
     assert documented == options | {"--help", "-h"}
+
+
+def test_every_check_of_the_doctor_is_documented(docs, committed, capsys):
+    assert main(["doctor", "--json", "--dsn", committed]) in {0, 1}
+    made = [finding["name"] for finding in json.loads(capsys.readouterr().out)]
+    table = docs.rows(docs.page("docs/howto/when-something-is-wrong.md").sections("##")["What is checked"])
+    assert [docs.code(row[0])[0] for row in table] == made
+    assert f"of {len(made)} checks" in docs.page("docs/howto/when-something-is-wrong.md").text
 
 
 def test_every_environment_variable_is_documented(docs):

@@ -52,6 +52,10 @@ PUBLIC_API = {  # function: (roles, a call of it)
         {"id": ID, "name": "w1", "host": "h", "pid": 1, "queues": ["q"], "version": "1"},
     ),
     "leave": ({WORKER, ADMIN}, {"id": ID}),
+    "refuse_copy": ({WORKER, ADMIN}, {}),
+    "copied_from": ({WORKER, ADMIN, READER}, {}),
+    "adopt": ({ADMIN}, {}),
+    "doctor": ({WORKER, ADMIN, READER}, {}),
     "sweep": ({WORKER, ADMIN}, {}),
     "depth": ({WORKER, ADMIN, READER}, {"queue": "q"}),
     "depth_pending": ({WORKER, ADMIN, READER}, {"queue": "q"}),
@@ -71,7 +75,7 @@ PUBLIC_API = {  # function: (roles, a call of it)
 }
 TABLES = (
     *("message", "history", "dead_letter", "seen", "subscription", "pause", "schedule", "consumer", "bucket"),
-    *("worker", "setting", "migration", "function_file"),
+    *("worker", "home", "setting", "migration", "function_file"),
 )
 DONE = {"00000", "PW009"}  # allowed; and no such dead letter
 READS_NO_TABLE = {"clock", "schema_version"}

@@ -188,11 +188,11 @@ def app(db):
 
 
 @pytest.fixture
-def start(app, db):
-    """Starts workers of `app` on threads; each is stopped at the end, and has ended then without an error."""
+def start_on():
+    """Starts workers of an app on threads; each is stopped at the end, and has ended then without an error."""
     started = []
 
-    def begin(**options):
+    def begin(app, **options):
         started.append(Running(app, **options))
         return started[-1]
 
@@ -201,6 +201,12 @@ def start(app, db):
         running.worker.stop()
     for running in started:
         running.stop()
+
+
+@pytest.fixture
+def start(app, db, start_on):
+    """Starts workers of `app`."""
+    return lambda **options: start_on(app, **options)
 
 
 @pytest.fixture

@@ -10,10 +10,12 @@ from typing import Annotated
 import typer
 
 from postrow.cli import (
+    adopt,
     consumer,
     dead,
     demo,
     dev,
+    doctor,
     enqueue,
     migrate,
     pause,
@@ -48,6 +50,7 @@ for _module in (
     migrate,
     worker,
     status,
+    doctor,
     show,
     peek,
     enqueue,
@@ -57,6 +60,7 @@ for _module in (
     schedule,
     pause,
     sweep,
+    adopt,
     version,
 ):
     _module.register(program)

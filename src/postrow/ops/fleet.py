@@ -70,11 +70,13 @@ def consumers(queue: str) -> Op[dict[str, str]]:
     return Op("select tenant, handler from postrow.consumers($1::text)", (queue,), dict)
 
 
-def beat(id_: UUID, *, name: str, host: str, pid: int, queues: Sequence[str], version: str) -> Op[None]:
-    """Say that a worker lives."""
+def beat(
+    id_: UUID, *, name: str, host: str, pid: int, queues: Sequence[str], version: str, clock: datetime | None = None
+) -> Op[None]:
+    """Say that a worker lives, and what time it is by its own clock."""
     return Op(
-        "select postrow.beat($1::uuid, $2::text, $3::text, $4::int, $5::text[], $6::text)",
-        (id_, name, host, pid, list(queues), version),
+        "select postrow.beat($1::uuid, $2::text, $3::text, $4::int, $5::text[], $6::text, $7::timestamptz)",
+        (id_, name, host, pid, list(queues), version, clock),
         nothing,
     )
 

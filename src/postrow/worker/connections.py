@@ -13,7 +13,9 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from postrow.drivers.psycopg3 import execute_async
 from postrow.errors import PostrowError, WorkerError
+from postrow.ops import doctor
 
 log = logging.getLogger("postrow.worker")
 
@@ -28,6 +30,9 @@ KEEPALIVE = {
 # a claim in a stricter level fails under contention
 ISOLATION = "set default_transaction_isolation = 'read committed'"
 SHOW_ISOLATION = "show default_transaction_isolation"
+
+# the parts that begin something: what stands behind the DSN may have been replaced by a copy while the worker runs
+BEGINNERS = frozenset({"claimer", "scheduler"})
 
 DATABASE_ERRORS = (psycopg.Error, PostrowError, OSError)
 """What a part of the worker meets when the database is away, read-only, or refuses: it tries again, with back-off."""
@@ -66,6 +71,8 @@ class Database:
                 _check_isolation(await (await conn.execute(SHOW_ISOLATION)).fetchone())
             else:
                 await conn.execute(ISOLATION)
+            if part in BEGINNERS:
+                await execute_async(conn, doctor.refuse_copy())
         except BaseException:
             await conn.close()
             raise

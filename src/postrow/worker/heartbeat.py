@@ -40,7 +40,7 @@ class Heartbeat:
         database: where to connect.
         slots: what is held.
         lost: called in the event loop with a slot that another worker has.
-        beat: this worker's sign of life, given again every 5 s.
+        beat: makes this worker's sign of life, every 5 s.
         farewell: what it says when it stops.
         shortest: the shortest lease of the worker's consumers.
     """
@@ -52,7 +52,7 @@ class Heartbeat:
         weather: Weather,
         *,
         lost: Callable[[Slot], None],
-        beat: Op[None],
+        beat: Callable[[], Op[None]],
         farewell: Op[None],
         shortest: timedelta,
     ) -> None:
@@ -131,7 +131,7 @@ class Heartbeat:
                     self._renew(conn, due[start : start + CHUNK], lease)
             if time.monotonic() >= self._next_beat:
                 self._next_beat = time.monotonic() + BEAT_EVERY
-                execute(conn, self._beat)
+                execute(conn, self._beat())
                 self._weather.fine("heartbeat")
                 backoff.reset()
             self._serve_requests(conn)

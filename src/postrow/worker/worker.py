@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -18,7 +19,7 @@ from postrow.app import App
 from postrow.drivers.psycopg3 import execute_async
 from postrow.durations import whole
 from postrow.errors import BadArgumentError, PostrowError
-from postrow.ops import Op, fleet
+from postrow.ops import Op, doctor, fleet
 from postrow.queues import Consumer
 from postrow.worker.acker import Acker
 from postrow.worker.claimer import Claimer
@@ -209,6 +210,7 @@ class Worker:
                 async with await database.connect("start") as conn:
                     present = await present_version(conn)
                     migrate.verify(present)
+                    await execute_async(conn, doctor.refuse_copy())
                     async with conn.transaction(force_rollback=True):
                         await execute_async(conn, self._sign_of_life())  # refuses a bad name here, not for ever later
                     now = await execute_async(conn, fleet.clock())
@@ -280,7 +282,7 @@ class Worker:
             slots,
             weather,
             lost=lambda slot: executor.lost(slot),  # noqa: PLW0108  # it is made below
-            beat=self._sign_of_life(),
+            beat=self._sign_of_life,
             farewell=fleet.leave(self._id),
             shortest=min(consumer.lease for consumer in self.consumers),
         )
@@ -356,6 +358,7 @@ class Worker:
             pid=os.getpid(),
             queues=sorted({consumer.queue.name for consumer in self.consumers}),
             version=_package_version(),
+            clock=datetime.now(UTC),
         )
 
 

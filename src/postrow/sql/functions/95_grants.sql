@@ -19,13 +19,13 @@ begin
             array['enqueue', 'enqueue_many', 'enqueue_lines', 'publish', 'once']),
         (array['postrow_worker', 'postrow_admin'],
             array['claim', 'claim_lanes', 'lanes', 'release_claim', 'ack', 'fail', 'release', 'bury', 'extend',
-                'register_consumer', 'subscribe', 'beat', 'leave', 'sweep', 'put_schedule', 'due_schedules', 'fire']),
+                'register_consumer', 'subscribe', 'beat', 'leave', 'refuse_copy', 'sweep', 'put_schedule', 'due_schedules', 'fire']),
         (array['postrow_worker', 'postrow_admin', 'postrow_reader'],
             array['depth', 'depth_pending', 'next_due', 'status', 'consumers', 'subscriptions', 'pauses', 'schedules',
-                'next_schedule']),
+                'next_schedule', 'copied_from', 'doctor']),
         (array['postrow_admin', 'postrow_reader'], array['show', 'peek', 'consumer_of', 'setting']),
         (array['postrow_admin'], array['redrive', 'resolve', 'configure', 'unregister_consumer', 'unsubscribe', 'pause', 'resume', 'purge', 'drop_schedule',
-                'pause_schedule']),
+                'pause_schedule', 'adopt']),
         (array['postrow_producer', 'postrow_worker', 'postrow_admin', 'postrow_reader'],
             array['clock', 'schema_version'])
     ) g(roles, functions) loop

@@ -317,7 +317,19 @@ create table postrow.worker (
     queues      text[] not null,
     version     text not null,
     started_at  timestamptz not null,
-    beat_at     timestamptz not null
+    beat_at     timestamptz not null,
+    skew        interval  -- its clock less the database's; null: it does not say
+)
+
+-- next
+-- The database that workers work on: where the first one started, or what was adopted since. A copy has its original's row.
+create table postrow.home (
+    one                boolean primary key default true check (one),
+    system_identifier  bigint,  -- of the server; null: the schema's owner may not read it
+    database_oid       oid not null,
+    database_name      text not null,
+    adopted_by         text not null,
+    adopted_at         timestamptz not null
 )
 
 -- next
