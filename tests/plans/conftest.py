@@ -32,7 +32,7 @@ CALLS = (
     "claim('cold', 50)",
     "pick('cold', 't', 0::smallint, null, null, 50, now(), false)",
     "pick('cold', 't', 0::smallint, 'w', null, 50, now(), false)",
-    "mark(array_fill(1, array[50]), {tenants}, {ids}, {tids}, null, null, null, '1 day', 'w', gen_random_uuid(), now())",
+    "mark(array_fill(1, array[50]), {tenants}, {ids}, {tids}, null, null, null, '1 h', 'w', gen_random_uuid(), now())",
     "claim_lanes('cold', '{{t}}', '{{0}}', '{{null}}', 50, 50, worker => 'w')",
     "lanes('cold', worker => 'w')",
     "sweep('leases', 1)",

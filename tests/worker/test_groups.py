@@ -217,7 +217,7 @@ def test_handlers_that_acknowledge_in_their_own_transaction_keep_the_order(app, 
 
 @pytest.mark.parametrize("transport", ["tap", "poll"])
 def test_a_busy_group_is_never_left_to_the_sweep(app, db, start, wait_for, record, transport):
-    """Each is enqueued while another of the group is claimed, handled or acknowledged; ten seconds pass between sweeps."""
+    """Each is enqueued while another of the group is claimed, handled or acknowledged; and nobody sweeps."""
 
     @app.queue("q").consumer()
     async def handle(message):

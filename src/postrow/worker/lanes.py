@@ -118,11 +118,7 @@ class Lanes:
     ) -> None:
         """What a claim gave: assign the watermarks, drop the lanes that had nothing, judge the claim's speed."""
         now = time.monotonic()
-        if grouped:
-            self._slow = SLOW_GROUPED
-        rows = FIXED_ROWS + sum(edge.taken for edge in edges)
-        self._best = min(self._best * 1.01, took / rows)
-        slow = took - self._best * rows > self._slow
+        slow = self._judge(edges, took, grouped=grouped)
         waits: list[float] = []
         for edge in edges:
             key = (edge.tenant, edge.priority)
@@ -148,3 +144,11 @@ class Lanes:
             # had is locked, as by a producer whose message it stands for: it is asked for less and less often.
             self._due_at = now + min(LOCKED_MOST, LOCKED_FIRST * 2**self._in_vain) if self._in_vain else -math.inf
             self._in_vain = min(self._in_vain + 1, 20)
+
+    def _judge(self, edges: list[LaneEdge], took: float, *, grouped: bool) -> bool:
+        """Whether a claim took longer than its rows account for."""
+        if grouped:
+            self._slow = SLOW_GROUPED
+        rows = FIXED_ROWS + sum(edge.taken for edge in edges)
+        self._best = min(self._best * 1.01, took / rows)
+        return took - self._best * rows > self._slow
