@@ -131,7 +131,7 @@ def share(part, rest):
     return sum(part) / max(1, sum(part) + sum(rest))
 
 
-def rates(counts, span=0.5):
+def rates(counts, span=1.0):
     """Counts of each STEP as points of (seconds, messages a second) over `span` seconds: claims come in hundreds."""
     wide = round(span / STEP)
     return [

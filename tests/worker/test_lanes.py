@@ -41,3 +41,21 @@ def test_what_is_ready_and_not_to_be_had_is_asked_for_less_and_less():
     lanes.tapped("acme")
     lanes.claimed([LaneEdge("acme", 0, NOW, 0)], {("acme", 0): None}, 0.001)
     assert lanes.due_in == 0
+
+
+def test_a_lane_that_a_full_claim_did_not_reach_stays_ready():
+    lanes = seen(("acme", 0), ("acme", 9))
+    for _ in range(AGING - 1):
+        chosen, _ = lanes.choose(10)
+        assert [key[1] for key in chosen] == [0, 9]
+        lanes.claimed([LaneEdge("acme", 0, NOW, 10), LaneEdge("acme", 9, None, 0)], {k[:2]: k[2] for k in chosen}, 0.01)
+    chosen, _ = lanes.choose(10)
+    assert [key[1] for key in chosen] == [9, 0]
+
+
+def test_a_lane_that_was_reached_and_gave_nothing_is_not_asked_again():
+    lanes = seen(("acme", 0), ("acme", 9))
+    lanes.choose(10)
+    edges = [LaneEdge("acme", 0, NOW, 3), LaneEdge("acme", 9, NOW, 0)]
+    lanes.claimed(edges, {("acme", 0): None, ("acme", 9): None}, 0.01)
+    assert [key[1] for key in lanes.choose(10)[0]] == [0]

@@ -119,6 +119,8 @@ class Lanes:
         slow = took - self._best * rows > SLOW
         for edge in edges:
             key = (edge.tenant, edge.priority)
+            if not edge.taken and edge.frontier == asked.get(key):
+                continue  # not reached: the lanes before it filled the claim. It is as ready as it was
             state = self._states.setdefault(key, _LaneState())
             if asked.get(key) is None:
                 state.deep_at = now
