@@ -14,6 +14,18 @@ def seen(*lanes):
     return found
 
 
+def claim(lanes, limit, **waiting):
+    """One claim of lanes of priority 0 with so many messages: what each tenant gave."""
+    chosen, per_lane = lanes.choose(limit)
+    edges, left = [], limit
+    for tenant, priority, _ in chosen:
+        taken = min(waiting[tenant], per_lane, left)
+        edges.append(LaneEdge(tenant, priority, NOW if left else None, taken))
+        left -= taken
+    lanes.claimed(edges, dict.fromkeys((tenant, priority) for tenant, priority, _ in chosen), 0.001)
+    return {edge.tenant: edge.taken for edge in edges}
+
+
 def test_one_claim_of_twenty_begins_with_the_last_priority():
     lanes = seen(("acme", 0), ("acme", 5), ("beta", 5), ("acme", 9))
     firsts = [lanes.choose(100)[0][0][1] for _ in range(5 * AGING)]
@@ -39,6 +51,7 @@ def test_what_is_ready_and_not_to_be_had_is_asked_for_less_and_less():
     assert waits == sorted(waits)
     assert waits[-1] == LOCKED_MOST
     lanes.tapped("acme")
+    lanes.choose(10)
     lanes.claimed([LaneEdge("acme", 0, NOW, 0)], {("acme", 0): None}, 0.001)
     assert lanes.due_in == 0
 
@@ -59,3 +72,30 @@ def test_a_lane_that_was_reached_and_gave_nothing_is_not_asked_again():
     edges = [LaneEdge("acme", 0, NOW, 3), LaneEdge("acme", 9, NOW, 0)]
     lanes.claimed(edges, {("acme", 0): None, ("acme", 9): None}, 0.01)
     assert [key[1] for key in lanes.choose(10)[0]] == [0]
+
+
+def test_without_lanes_there_is_nothing_to_choose():
+    assert Lanes().choose(100)[0] == []
+
+
+def test_what_lanes_with_few_messages_leave_goes_to_those_with_a_backlog():
+    lanes = seen(("big", 0), ("large", 0), ("quiet", 0), ("still", 0))
+    assert claim(lanes, 100, big=1000, large=1000, quiet=1, still=1) == {"big": 25, "large": 25, "quiet": 1, "still": 1}
+    assert lanes.more
+    assert claim(lanes, 100, big=1000, large=1000, quiet=1, still=1) == {"big": 49, "large": 49, "quiet": 1, "still": 1}
+
+
+def test_a_lane_with_a_backlog_comes_after_those_with_few_messages():
+    lanes = seen(*[(f"quiet{n}", 0) for n in range(20)], ("big", 0))
+    quiet = dict.fromkeys((f"quiet{n}" for n in range(20)), 1)
+    for _ in range(10):
+        claim(lanes, 100, big=1000, **quiet)
+        assert lanes.choose(100)[0][-1][0] == "big"
+
+
+def test_a_backlog_of_a_lower_priority_fills_what_the_first_leaves():
+    lanes = seen(("acme", 0), ("beta", 0), ("acme", 9))
+    lanes.choose(100)
+    edges = [LaneEdge("acme", 0, NOW, 3), LaneEdge("beta", 0, NOW, 3), LaneEdge("acme", 9, NOW, 50)]
+    lanes.claimed(edges, {("acme", 0): None, ("beta", 0): None, ("acme", 9): None}, 0.001)
+    assert lanes.choose(100)[1] == 94

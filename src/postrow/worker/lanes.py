@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections import Counter
 from datetime import datetime
 
 from postrow.models import Lane, LaneEdge
@@ -23,12 +24,13 @@ REMEMBERED = 10_000  # lanes; more, and all watermarks are forgotten
 
 
 class _LaneState:
-    __slots__ = ("after", "deep_at", "gave_at", "slow")
+    __slots__ = ("after", "deep_at", "gave", "gave_at", "slow")
 
     def __init__(self) -> None:
         self.after: datetime | None = None
         self.deep_at = -math.inf
         self.gave_at = -math.inf
+        self.gave = math.inf  # how many by its last claim; infinity: all that was asked for, so it has more, or unknown
         self.slow = 0  # slow claims from the beginning, one after the other; from two on the watermark is used
 
 
@@ -46,6 +48,8 @@ class Lanes:
         self._best = math.inf  # seconds a row, of late
         self._next_look = -math.inf
         self._due_at = math.inf
+        self._asked = (0, 0)  # by the last claim: of one lane, and of all
+        self.more = False  # whether the last claim left something in a lane, as it gave all that was asked of it
         self._turns = 0  # claims that had a choice of priorities
         self._in_vain = 0  # discoveries that found something ready of which a claim then got nothing
 
@@ -90,20 +94,42 @@ class Lanes:
     ) -> tuple[list[tuple[str, int, datetime | None]], int]:
         """Lanes to claim from, lower priority first, tenants in random order, without those of `others`.
 
-        And how many one of them may give: an equal share for each lane of the first priority. Each twentieth time the
-        priorities are turned round, so that none starves: a twentieth of the time is that of the last.
+        And how many one of them may give: an equal share for each lane of the first priority; or more, where some have
+        a backlog and the others gave less of late: those share what these leave. Each twentieth time the priorities
+        are turned round, so that none starves: a twentieth of the time is that of the last.
         """
         keys = [key for key in self._ready if key[0] not in others]
         random.shuffle(keys)
         several = len({key[1] for key in keys}) > 1
         self._turns += several
-        keys.sort(key=lambda key: key[1], reverse=several and self._turns % AGING == 0)
+        turn = -1 if several and self._turns % AGING == 0 else 1
+        keys.sort(key=lambda key: (key[1] * turn, self._gave(key) == math.inf))  # a backlog after the few of others
         keys = keys[:MOST_LANES]
         if len(self._states) > REMEMBERED:
             self._states.clear()
-        first = sum(1 for key in keys if key[1] == keys[0][1])
+        self._asked = (self._share(limit, keys), limit)
+        self.more = False
         now = time.monotonic()
-        return [(*key, self._after(key, now)) for key in keys], max(1, -(-limit // max(first, 1)))
+        return [(*key, self._after(key, now)) for key in keys], self._asked[0]
+
+    def _share(self, limit: int, keys: list[Key]) -> int:
+        """How many each of these lanes may give, so that those with a backlog fill what the others leave."""
+        equal = max(1, -(-limit // max(1, sum(key[1] == keys[0][1] for key in keys))))
+        few = 0
+        backlogs = Counter[int]()
+        for key in keys:
+            if backlogs and key[1] not in backlogs:
+                break  # the first priority with a backlog takes the rest
+            gave = self._gave(key)
+            if gave < math.inf:
+                few += max(1, int(gave))  # it is ready: something was seen of it, or heard
+            else:
+                backlogs[key[1]] += 1
+        return max(equal, -(-(limit - few) // backlogs.total())) if backlogs else equal
+
+    def _gave(self, key: Key) -> float:
+        state = self._states.get(key)
+        return state.gave if state else math.inf
 
     def _after(self, key: Key, now: float) -> datetime | None:
         state = self._states.setdefault(key, _LaneState())
@@ -117,7 +143,10 @@ class Lanes:
         rows = FIXED_ROWS + sum(edge.taken for edge in edges)
         self._best = min(self._best * 1.01, took / rows)
         slow = took - self._best * rows > SLOW
-        for edge in edges:
+        per_lane, limit = self._asked
+        full = rows - FIXED_ROWS >= limit
+        last = max((n for n, edge in enumerate(edges) if edge.taken), default=-1)
+        for n, edge in enumerate(edges):
             key = (edge.tenant, edge.priority)
             if not edge.taken and edge.frontier == asked.get(key):
                 continue  # not reached: the lanes before it filled the claim. It is as ready as it was
@@ -126,6 +155,8 @@ class Lanes:
                 state.deep_at = now
                 state.slow = state.slow + 1 if slow else 0
             state.after = edge.frontier
+            state.gave = math.inf if edge.taken >= per_lane or (full and n == last) else edge.taken
+            self.more = self.more or state.gave == math.inf
             if edge.taken:
                 state.gave_at = now
             elif now - state.gave_at > TAP_WINDOW:
