@@ -99,3 +99,29 @@ def test_a_backlog_of_a_lower_priority_fills_what_the_first_leaves():
     edges = [LaneEdge("acme", 0, NOW, 3), LaneEdge("beta", 0, NOW, 3), LaneEdge("acme", 9, NOW, 50)]
     lanes.claimed(edges, {("acme", 0): None, ("beta", 0): None, ("acme", 9): None}, 0.001)
     assert lanes.choose(100)[1] == 94
+
+
+def test_a_tap_while_a_discovery_runs_still_holds():
+    lanes = seen(("acme", 0), ("beta", 0))
+    claim(lanes, 100, acme=1, beta=1)
+    lanes.tapped("acme")  # its commit is not in what the discovery saw
+    lanes.looked([Lane("beta", 0, ready=True, due_in=0.0)], 1.0)
+    assert {key[0] for key in lanes.choose(100)[0]} == {"acme", "beta"}
+
+
+def test_a_tap_of_an_unknown_tenant_while_a_discovery_runs_asks_for_another():
+    lanes = seen(("acme", 0))
+    lanes.tapped("new")
+    lanes.looked([Lane("acme", 0, ready=True, due_in=0.0)], 1.0)
+    assert lanes.wants_look
+    lanes.looked([Lane("acme", 0, ready=True, due_in=0.0)], 0.0)
+    assert not lanes.wants_look
+
+
+def test_a_tap_while_a_claim_runs_that_gives_nothing_still_holds():
+    lanes = seen(("acme", 0), ("beta", 0))
+    lanes.choose(100)
+    lanes.tapped("acme")
+    edges = [LaneEdge("acme", 0, NOW, 0), LaneEdge("beta", 0, NOW, 0)]
+    lanes.claimed(edges, {("acme", 0): None, ("beta", 0): None}, 0.001)
+    assert [key[0] for key in lanes.choose(100)[0]] == ["acme"]

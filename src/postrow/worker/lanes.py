@@ -24,7 +24,7 @@ REMEMBERED = 10_000  # lanes; more, and all watermarks are forgotten
 
 
 class _LaneState:
-    __slots__ = ("after", "deep_at", "gave", "gave_at", "slow")
+    __slots__ = ("after", "deep_at", "gave", "gave_at", "slow", "tapped_at")
 
     def __init__(self) -> None:
         self.after: datetime | None = None
@@ -32,6 +32,7 @@ class _LaneState:
         self.gave_at = -math.inf
         self.gave = math.inf  # how many by its last claim; infinity: all that was asked for, so it has more, or unknown
         self.slow = 0  # slow claims from the beginning, one after the other; from two on the watermark is used
+        self.tapped_at = -math.inf
 
 
 class Lanes:
@@ -44,9 +45,12 @@ class Lanes:
 
     def __init__(self) -> None:
         self._states: dict[Key, _LaneState] = {}
+        self._known: dict[str, list[Key]] = {}  # the same, by tenant
         self._ready: dict[Key, None] = {}
         self._best = math.inf  # seconds a row, of late
         self._next_look = -math.inf
+        self._called_at = -math.inf  # when a look was asked for
+        self._chosen_at = -math.inf
         self._due_at = math.inf
         self._asked = (0, 0)  # by the last claim: of one lane, and of all
         self.more = False  # whether the last claim left something in a lane, as it gave all that was asked of it
@@ -60,14 +64,17 @@ class Lanes:
     def tapped(self, tenant: str) -> None:
         """A message of this tenant was committed, or may be: its lanes are worth a look."""
         self._in_vain = 0
-        known = [key for key in self._states if key[0] == tenant]
-        if known:
-            self._ready.update(dict.fromkeys(known))
-        else:
-            self._next_look = -math.inf
+        if tenant not in self._known:
+            self.look_again()
+            return
+        now = time.monotonic()
+        for key in self._known[tenant]:
+            self._states[key].tapped_at = now
+            self._ready[key] = None
 
     def look_again(self) -> None:
         """Discover lanes before the next claim."""
+        self._called_at = time.monotonic()
         self._next_look = -math.inf
 
     @property
@@ -77,10 +84,17 @@ class Lanes:
         return not self._ready or now >= self._next_look or now >= self._due_at
 
     def looked(self, lanes: list[Lane], took: float) -> None:
-        """What a discovery found, in how many seconds. The next is due in 20 times that: a twentieth of the time."""
+        """What a discovery found, in how many seconds. The next is due in 20 times that: a twentieth of the time.
+
+        It has not seen what was committed while it ran: taps of that time still hold.
+        """
         now = time.monotonic()
-        self._next_look = now + min(DEEP_EVERY, max(0.25, took * 20))
+        began = now - took
+        if self._called_at < began:
+            self._next_look = now + min(DEEP_EVERY, max(0.25, took * 20))
+        tapped = [key for key in self._ready if (state := self._states.get(key)) and state.tapped_at >= began]
         self._ready = dict.fromkeys((lane.tenant, lane.priority) for lane in lanes if lane.ready)
+        self._ready.update(dict.fromkeys(tapped))
         later = [lane.due_in for lane in lanes if not lane.ready]
         self._due_at = now + min(later) if later else math.inf
 
@@ -107,9 +121,10 @@ class Lanes:
         keys = keys[:MOST_LANES]
         if len(self._states) > REMEMBERED:
             self._states.clear()
+            self._known.clear()
         self._asked = (self._share(limit, keys), limit)
         self.more = False
-        now = time.monotonic()
+        now = self._chosen_at = time.monotonic()
         return [(*key, self._after(key, now)) for key in keys], self._asked[0]
 
     def _share(self, limit: int, keys: list[Key]) -> int:
@@ -131,8 +146,15 @@ class Lanes:
         state = self._states.get(key)
         return state.gave if state else math.inf
 
+    def _state(self, key: Key) -> _LaneState:
+        state = self._states.get(key)
+        if state is None:
+            state = self._states[key] = _LaneState()
+            self._known.setdefault(key[0], []).append(key)
+        return state
+
     def _after(self, key: Key, now: float) -> datetime | None:
-        state = self._states.setdefault(key, _LaneState())
+        state = self._state(key)
         if state.slow >= 2 and now - state.deep_at < DEEP_EVERY:
             return state.after
         return None
@@ -150,7 +172,7 @@ class Lanes:
             key = (edge.tenant, edge.priority)
             if not edge.taken and edge.frontier == asked.get(key):
                 continue  # not reached: the lanes before it filled the claim. It is as ready as it was
-            state = self._states.setdefault(key, _LaneState())
+            state = self._state(key)
             if asked.get(key) is None:
                 state.deep_at = now
                 state.slow = state.slow + 1 if slow else 0
@@ -159,7 +181,7 @@ class Lanes:
             self.more = self.more or state.gave == math.inf
             if edge.taken:
                 state.gave_at = now
-            elif now - state.gave_at > TAP_WINDOW:
+            elif now - state.gave_at > TAP_WINDOW and state.tapped_at < self._chosen_at:
                 self._ready.pop(key, None)
         if any(edge.taken for edge in edges):
             self._in_vain = 0
