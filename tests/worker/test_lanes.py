@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from postrow.models import Lane, LaneEdge
-from postrow.worker.lanes import AGING, LOCKED_MOST, Lanes
+from postrow.worker.lanes import AGING, LOCKED_MOST, MOST_LANES, Lanes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -91,6 +91,12 @@ def test_a_lane_with_a_backlog_comes_after_those_with_few_messages():
     for _ in range(10):
         claim(lanes, 100, big=1000, **quiet)
         assert lanes.choose(100)[0][-1][0] == "big"
+
+
+def test_a_lane_with_a_backlog_is_not_starved_by_very_many_with_few_messages():
+    quiet = dict.fromkeys((f"quiet{n}" for n in range(MOST_LANES)), 1)
+    lanes = seen(*[(tenant, 0) for tenant in quiet], ("big", 0))
+    assert any("big" in claim(lanes, 500, big=1000, **quiet) for _ in range(3))
 
 
 def test_a_backlog_of_a_lower_priority_fills_what_the_first_leaves():

@@ -117,8 +117,9 @@ class Lanes:
         several = len({key[1] for key in keys}) > 1
         self._turns += several
         turn = -1 if several and self._turns % AGING == 0 else 1
+        keys.sort(key=lambda key: key[1] * turn)
+        keys = keys[:MOST_LANES]  # by chance: else a backlog would starve among very many lanes with few messages
         keys.sort(key=lambda key: (key[1] * turn, self._gave(key) == math.inf))  # a backlog after the few of others
-        keys = keys[:MOST_LANES]
         if len(self._states) > REMEMBERED:
             self._states.clear()
             self._known.clear()
