@@ -105,7 +105,8 @@ def fairness(server, *, draw=nowhere, waiting=1_000_000, tenants=1_000, seconds=
 def fairness_chart(title, waits, rate):
     by_second = {}
     for at, wait in waits:
-        by_second.setdefault(int(at), []).append(wait)
+        if at < len(rate["big"]):
+            by_second.setdefault(int(at), []).append(wait)
     return Chart(
         "fairness",
         title,
