@@ -56,6 +56,13 @@ def backlog(conn, queue, count, *, tenant="default", priority=0, delay="0 s"):
     conn.commit()
 
 
+def settle(dsn):
+    """What a server does after so many inserts, done now: else it does so in the middle of the measurement."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("vacuum (analyze) postrow.message")
+        conn.execute("checkpoint")
+
+
 @contextmanager
 def program(name, dsn, *arguments):
     """One of the programs beside this file, as a process that is ended at last; its lines come from `.stdout`."""

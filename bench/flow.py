@@ -9,7 +9,7 @@ import time
 from contextlib import ExitStack
 
 import psycopg
-from bed import backlog, database, handled, percentile, program, wait_until, worker
+from bed import backlog, database, handled, percentile, program, settle, wait_until, worker
 from plots import Chart, Panel, nowhere
 
 STEP = 0.1  # seconds: the grain of what is counted over time
@@ -21,6 +21,7 @@ def aging(server, *, draw=nowhere, urgent=400_000, patient=60_000):
     with database(server) as dsn, psycopg.connect(dsn) as conn:
         backlog(conn, "noop", urgent, priority=0)
         backlog(conn, "noop", patient, priority=10)
+        settle(dsn)
         with worker(dsn, "noop"):
             wait_until(conn, "select count(*) from postrow.message", 0, pause=1)
         start, busy = conn.execute(
@@ -55,6 +56,7 @@ def fairness(server, *, draw=nowhere, waiting=1_000_000, tenants=1_000, seconds=
     with database(server) as dsn, psycopg.connect(dsn) as conn, ExitStack() as running:
         conn.execute(f"alter database {conn.info.dbname} set track_functions = 'pl'")
         backlog(conn, "noop", waiting, tenant="big")
+        settle(dsn)
         producer = running.enter_context(program("producer.py", dsn, "noop", tenants))
         fleet = [running.enter_context(worker(dsn, "noop", "timed")) for _ in range(workers)]
         wait_until(conn, "select exists (select from postrow.history where tenant <> 'big')", True)
