@@ -15,66 +15,17 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+import flow
+import plots
 import psycopg
+from bed import PAYLOAD, backlog, database, fill, wait_until, worker
 from handles import compare
 
 import postrow
-from postrow import migrate
 from postrow.embedded import Server
-
-HERE = Path(__file__).parent
-PAYLOAD = {"k": "x" * 130, "n": 1234567}  # 150 bytes as JSON
-CHUNK = 10_000
-
-
-def fill(conn, queue, count, **options):
-    """Put messages in, and give how many a second went in (client and server together)."""
-    began = time.perf_counter()
-    for start in range(0, count, CHUNK):
-        postrow.enqueue_many(conn, queue, [PAYLOAD] * min(CHUNK, count - start), **options)
-        conn.commit()
-    return count / (time.perf_counter() - began)
-
-
-@contextmanager
-def database(server):
-    name = f"bench_{time.monotonic_ns()}"
-    with psycopg.connect(server.dsn(), autocommit=True) as admin:
-        admin.execute(f"create database {name}")
-        migrate.apply(server.dsn(name))
-        yield server.dsn(name)
-        admin.execute(f"drop database {name} with (force)")
-
-
-@contextmanager
-def worker(dsn, queue):
-    """A worker process; its lines of output come from `.stdout`."""
-    process = subprocess.Popen(
-        [sys.executable, HERE / "worker_app.py", queue],
-        env={**os.environ, "POSTROW_DSN": dsn},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def wait_until(conn, statement, expected, deadline=300):
-    end = time.monotonic() + deadline
-    while True:
-        found = conn.execute(statement).fetchone()[0]
-        conn.rollback()
-        if found == expected:
-            return
-        if time.monotonic() > end:
-            raise SystemExit(f"gave up: {statement} is {found}, not {expected}")
-        time.sleep(0.1)
 
 
 def drained(dsn, count):
@@ -187,13 +138,7 @@ def scheduled(server, count=50_000, tomorrow=1_000_000):
     with database(server) as dsn, psycopg.connect(dsn) as conn:
         fill(conn, "noop", count)
         empty = drained(dsn, count)
-        conn.execute(
-            "insert into postrow.message (tenant, id, queue, priority, payload, enqueued_at, available_at) "
-            "select 'default', postrow.uuid7(), 'noop', 0, '{\"a\": 1}', clock_timestamp(), "
-            "clock_timestamp() + interval '1 day' + g * interval '1 ms' from generate_series(1, %s) g",
-            [tomorrow],
-        )
-        conn.commit()
+        backlog(conn, "noop", tomorrow, delay="1 day")
         fill(conn, "noop", count)
         full = drained(dsn, count)
     return {"drain with a million scheduled / empty": full / empty}
@@ -250,7 +195,16 @@ def handles(server, **numbers):
 
 
 WORKLOADS = {"drain": drain, "bulk": bulk, "latency": latency, "scheduled": scheduled, "held": held, "handles": handles}
-ONCE = {"held", "scheduled"}  # minutes long: they compare within themselves
+WORKLOADS |= flow.WORKLOADS
+SMALL = {  # numbers of a smoke run
+    "drain": {"count": 2000},
+    "latency": {"seconds": 1},
+    "scheduled": {"count": 2000, "tomorrow": 1000},
+    "held": {"backlog": 1000, "rate": 200, "seconds": 4},
+    "handles": {"singles": 5, "many": 100},
+    **flow.SMALL,
+}
+ONCE = {"held", "scheduled", *flow.WORKLOADS}  # minutes long: they compare within themselves
 
 
 def main():
@@ -259,11 +213,15 @@ def main():
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--bin", type=Path, help="the folder of the server's programs")
     parser.add_argument("--smoke", action="store_true", help="small numbers, once: does it run at all?")
+    parser.add_argument("--plots", type=Path, help="the folder for charts, as SVG; needs the extra `bench`")
+    parser.add_argument("--workers", type=int, default=1, help="worker processes of fairness")
     options = parser.parse_args()
     names = options.workloads or list(WORKLOADS)
-    small = {"drain": {"count": 2000}, "latency": {"seconds": 1}, "scheduled": {"count": 2000, "tomorrow": 1000}}
-    small["handles"] = {"singles": 5, "many": 100}
-    small["held"] = {"backlog": 1000, "rate": 200, "seconds": 4}
+    numbers = {name: dict(SMALL.get(name, {})) if options.smoke else {} for name in WORKLOADS}
+    numbers["fairness"]["workers"] = options.workers
+    if options.plots:
+        for name in flow.WORKLOADS:
+            numbers[name]["draw"] = partial(plots.save, folder=options.plots)
     results = {}
     with Server(bin_dir=options.bin, settings={"shared_buffers": "256MB", "max_wal_size": "4GB"}) as server:
         for turn in range(1 if options.smoke else options.runs):
@@ -271,7 +229,7 @@ def main():
                 if turn and name in ONCE:
                     continue
                 print(f"{name}, run {turn + 1} ...", file=sys.stderr, flush=True)
-                for key, value in WORKLOADS[name](server, **(small.get(name, {}) if options.smoke else {})).items():
+                for key, value in WORKLOADS[name](server, **numbers[name]).items():
                     results.setdefault(key, []).append(value)
         version = server.version
     print(f"\nPostgres {version}, {os.cpu_count()} cores, Python {sys.version.split()[0]}\n")

@@ -1,11 +1,14 @@
-"""The app whose worker process the benchmark drains: a handler that does nothing, and one that notes when it ran."""
+"""The app whose worker process the benchmark drains: a handler that does nothing, and one that notes when it ran.
+
+With `timed` as the second argument it prints at its end what each call of its claimer took.
+"""
 
 import json
 import sys
 import time
 
 import postrow
-from postrow.worker import Worker
+from postrow.worker import Worker, claimer
 
 app = postrow.App()
 noop = app.queue("noop")
@@ -22,5 +25,23 @@ async def note_the_time(message):
     print(json.dumps([message.payload["n"], time.time()]), flush=True)
 
 
+def timed(execute, calls):
+    """The claimer's way to the database, with a clock: of each call when it began, what it was, and its seconds."""
+
+    async def run(conn, op, **options):
+        kind = next((kind for kind in ("claim_lanes", "lanes") if f"postrow.{kind}(" in op.sql), "other")
+        at, began = time.time(), time.perf_counter()
+        answer = await execute(conn, op, **options)
+        calls.append((at, kind, time.perf_counter() - began))
+        return answer
+
+    return run
+
+
 if __name__ == "__main__":
+    calls = []
+    if sys.argv[2:] == ["timed"]:
+        claimer.execute_async = timed(claimer.execute_async, calls)
     Worker(app, queues=[sys.argv[1]]).run()
+    if calls:
+        print(json.dumps(calls))

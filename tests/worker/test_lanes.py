@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from postrow.models import Lane, LaneEdge
-from postrow.worker.lanes import AGING, LOCKED_MOST, Lanes
+from postrow.worker.lanes import AGING, LOCKED_MOST, MOST_LANES, Lanes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -12,6 +12,18 @@ def seen(*lanes):
     found = Lanes()
     found.looked([Lane(tenant, priority, ready=True, due_in=0.0) for tenant, priority in lanes], 0.0)
     return found
+
+
+def claim(lanes, limit, **waiting):
+    """One claim of lanes of priority 0 with so many messages: what each tenant gave."""
+    chosen, per_lane = lanes.choose(limit)
+    edges, left = [], limit
+    for tenant, priority, _ in chosen:
+        taken = min(waiting[tenant], per_lane, left)
+        edges.append(LaneEdge(tenant, priority, NOW if left else None, taken))
+        left -= taken
+    lanes.claimed(edges, dict.fromkeys((tenant, priority) for tenant, priority, _ in chosen), 0.001)
+    return {edge.tenant: edge.taken for edge in edges}
 
 
 def test_one_claim_of_twenty_begins_with_the_last_priority():
@@ -39,5 +51,84 @@ def test_what_is_ready_and_not_to_be_had_is_asked_for_less_and_less():
     assert waits == sorted(waits)
     assert waits[-1] == LOCKED_MOST
     lanes.tapped("acme")
+    lanes.choose(10)
     lanes.claimed([LaneEdge("acme", 0, NOW, 0)], {("acme", 0): None}, 0.001)
     assert lanes.due_in == 0
+
+
+def test_a_lane_that_a_full_claim_did_not_reach_stays_ready():
+    lanes = seen(("acme", 0), ("acme", 9))
+    for _ in range(AGING - 1):
+        chosen, _ = lanes.choose(10)
+        assert [key[1] for key in chosen] == [0, 9]
+        lanes.claimed([LaneEdge("acme", 0, NOW, 10), LaneEdge("acme", 9, None, 0)], {k[:2]: k[2] for k in chosen}, 0.01)
+    chosen, _ = lanes.choose(10)
+    assert [key[1] for key in chosen] == [9, 0]
+
+
+def test_a_lane_that_was_reached_and_gave_nothing_is_not_asked_again():
+    lanes = seen(("acme", 0), ("acme", 9))
+    lanes.choose(10)
+    edges = [LaneEdge("acme", 0, NOW, 3), LaneEdge("acme", 9, NOW, 0)]
+    lanes.claimed(edges, {("acme", 0): None, ("acme", 9): None}, 0.01)
+    assert [key[1] for key in lanes.choose(10)[0]] == [0]
+
+
+def test_without_lanes_there_is_nothing_to_choose():
+    assert Lanes().choose(100)[0] == []
+
+
+def test_what_lanes_with_few_messages_leave_goes_to_those_with_a_backlog():
+    lanes = seen(("big", 0), ("large", 0), ("quiet", 0), ("still", 0))
+    assert claim(lanes, 100, big=1000, large=1000, quiet=1, still=1) == {"big": 25, "large": 25, "quiet": 1, "still": 1}
+    assert lanes.more
+    assert claim(lanes, 100, big=1000, large=1000, quiet=1, still=1) == {"big": 49, "large": 49, "quiet": 1, "still": 1}
+
+
+def test_a_lane_with_a_backlog_comes_after_those_with_few_messages():
+    lanes = seen(*[(f"quiet{n}", 0) for n in range(20)], ("big", 0))
+    quiet = dict.fromkeys((f"quiet{n}" for n in range(20)), 1)
+    for _ in range(10):
+        claim(lanes, 100, big=1000, **quiet)
+        assert lanes.choose(100)[0][-1][0] == "big"
+
+
+def test_a_lane_with_a_backlog_is_not_starved_by_very_many_with_few_messages():
+    quiet = dict.fromkeys((f"quiet{n}" for n in range(MOST_LANES)), 1)
+    lanes = seen(*[(tenant, 0) for tenant in quiet], ("big", 0))
+    claim(lanes, 500, big=1000, **quiet)  # who has few is known now
+    assert any("big" in claim(lanes, 500, big=1000, **quiet) for _ in range(3))
+
+
+def test_a_backlog_of_a_lower_priority_fills_what_the_first_leaves():
+    lanes = seen(("acme", 0), ("beta", 0), ("acme", 9))
+    lanes.choose(100)
+    edges = [LaneEdge("acme", 0, NOW, 3), LaneEdge("beta", 0, NOW, 3), LaneEdge("acme", 9, NOW, 50)]
+    lanes.claimed(edges, {("acme", 0): None, ("beta", 0): None, ("acme", 9): None}, 0.001)
+    assert lanes.choose(100)[1] == 94
+
+
+def test_a_tap_while_a_discovery_runs_still_holds():
+    lanes = seen(("acme", 0), ("beta", 0))
+    claim(lanes, 100, acme=1, beta=1)
+    lanes.tapped("acme")  # its commit is not in what the discovery saw
+    lanes.looked([Lane("beta", 0, ready=True, due_in=0.0)], 1.0)
+    assert {key[0] for key in lanes.choose(100)[0]} == {"acme", "beta"}
+
+
+def test_a_tap_of_an_unknown_tenant_while_a_discovery_runs_asks_for_another():
+    lanes = seen(("acme", 0))
+    lanes.tapped("new")
+    lanes.looked([Lane("acme", 0, ready=True, due_in=0.0)], 1.0)
+    assert lanes.wants_look
+    lanes.looked([Lane("acme", 0, ready=True, due_in=0.0)], 0.0)
+    assert not lanes.wants_look
+
+
+def test_a_tap_while_a_claim_runs_that_gives_nothing_still_holds():
+    lanes = seen(("acme", 0), ("beta", 0))
+    lanes.choose(100)
+    lanes.tapped("acme")
+    edges = [LaneEdge("acme", 0, NOW, 0), LaneEdge("beta", 0, NOW, 0)]
+    lanes.claimed(edges, {("acme", 0): None, ("beta", 0): None}, 0.001)
+    assert [key[0] for key in lanes.choose(100)[0]] == ["acme"]

@@ -177,7 +177,7 @@ class Claimer:
         return self._acker.pending + self._executor.waiting > max(2000, UNWRITTEN * self._concurrency)
 
     async def _round(self, conn: psycopg.AsyncConnection[Any]) -> tuple[bool, bool]:
-        """One claim for each consumer with free slots. Whether anything was found, and whether any had all it asked."""
+        """One claim for each consumer with free slots. Whether anything was found, and whether any left something."""
         found = full = self._short = False
         self._feeds.append(self._feeds.pop(0))  # each is first in its turn
         for feed in list(self._feeds):
@@ -187,7 +187,7 @@ class Claimer:
             limit = min(self._free(feed), BATCH)
             count = await self._claim(conn, feed, limit) if limit > 0 else 0
             found = found or count > 0
-            full = full or count >= limit > 0
+            full = full or count >= limit > 0 or (count > 0 and feed.lanes.more)
             self._short = self._short or count >= limit
         return found, full
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections import Counter
 from datetime import datetime
 
 from postrow.models import Lane, LaneEdge
@@ -24,13 +25,15 @@ REMEMBERED = 10_000  # lanes; more, and all watermarks are forgotten
 
 
 class _LaneState:
-    __slots__ = ("after", "deep_at", "gave_at", "slow")
+    __slots__ = ("after", "deep_at", "gave", "gave_at", "slow", "tapped_at")
 
     def __init__(self) -> None:
         self.after: datetime | None = None
         self.deep_at = -math.inf
         self.gave_at = -math.inf
+        self.gave = math.inf  # how many by its last claim; infinity: all that was asked for, so it has more, or unknown
         self.slow = 0  # slow claims from the beginning, one after the other; from two on the watermark is used
+        self.tapped_at = -math.inf
 
 
 class Lanes:
@@ -43,10 +46,15 @@ class Lanes:
 
     def __init__(self) -> None:
         self._states: dict[Key, _LaneState] = {}
+        self._known: dict[str, list[Key]] = {}  # the same, by tenant
         self._ready: dict[Key, None] = {}
         self._best = math.inf  # seconds a row, of late
         self._next_look = -math.inf
+        self._called_at = -math.inf  # when a look was asked for
+        self._chosen_at = -math.inf
         self._due_at = math.inf
+        self._asked = (0, 0)  # by the last claim: of one lane, and of all
+        self.more = False  # whether the last claim left something in a lane, as it gave all that was asked of it
         self._turns = 0  # claims that had a choice of priorities
         self._slow = SLOW
         self._in_vain = 0  # discoveries that found something ready of which a claim then got nothing
@@ -58,14 +66,17 @@ class Lanes:
     def tapped(self, tenant: str) -> None:
         """A message of this tenant was committed, or may be: its lanes are worth a look."""
         self._in_vain = 0
-        known = [key for key in self._states if key[0] == tenant]
-        if known:
-            self._ready.update(dict.fromkeys(known))
-        else:
-            self._next_look = -math.inf
+        if tenant not in self._known:
+            self.look_again()
+            return
+        now = time.monotonic()
+        for key in self._known[tenant]:
+            self._states[key].tapped_at = now
+            self._ready[key] = None
 
     def look_again(self) -> None:
         """Discover lanes before the next claim."""
+        self._called_at = time.monotonic()
         self._next_look = -math.inf
 
     @property
@@ -75,10 +86,17 @@ class Lanes:
         return not self._ready or now >= self._next_look or now >= self._due_at
 
     def looked(self, lanes: list[Lane], took: float) -> None:
-        """What a discovery found, in how many seconds. The next is due in 20 times that: a twentieth of the time."""
+        """What a discovery found, in how many seconds. The next is due in 20 times that: a twentieth of the time.
+
+        It has not seen what was committed while it ran: taps of that time still hold.
+        """
         now = time.monotonic()
-        self._next_look = now + min(DEEP_EVERY, max(0.25, took * 20))
+        began = now - took
+        if self._called_at < began:
+            self._next_look = now + min(DEEP_EVERY, max(0.25, took * 20))
+        tapped = [key for key in self._ready if (state := self._states.get(key)) and state.tapped_at >= began]
         self._ready = dict.fromkeys((lane.tenant, lane.priority) for lane in lanes if lane.ready)
+        self._ready.update(dict.fromkeys(tapped))
         later = [lane.due_in for lane in lanes if not lane.ready]
         self._due_at = now + min(later) if later else math.inf
 
@@ -92,23 +110,54 @@ class Lanes:
     ) -> tuple[list[tuple[str, int, datetime | None]], int]:
         """Lanes to claim from, lower priority first, tenants in random order, without those of `others`.
 
-        And how many one of them may give: an equal share for each lane of the first priority. Each twentieth time the
-        priorities are turned round, so that none starves: a twentieth of the time is that of the last.
+        And how many one of them may give: an equal share for each lane of the first priority; or more, where some have
+        a backlog and the others gave less of late: those share what these leave. Each twentieth time the priorities
+        are turned round, so that none starves: a twentieth of the time is that of the last.
         """
         keys = [key for key in self._ready if key[0] not in others]
         random.shuffle(keys)
         several = len({key[1] for key in keys}) > 1
         self._turns += several
-        keys.sort(key=lambda key: key[1], reverse=several and self._turns % AGING == 0)
-        keys = keys[:MOST_LANES]
+        turn = -1 if several and self._turns % AGING == 0 else 1
+        keys.sort(key=lambda key: key[1] * turn)
+        keys = keys[:MOST_LANES]  # by chance: else a backlog would starve among very many lanes with few messages
+        keys.sort(key=lambda key: (key[1] * turn, self._gave(key) == math.inf))  # a backlog after the few of others
         if len(self._states) > REMEMBERED:
             self._states.clear()
-        first = sum(1 for key in keys if key[1] == keys[0][1])
-        now = time.monotonic()
-        return [(*key, self._after(key, now)) for key in keys], max(1, -(-limit // max(first, 1)))
+            self._known.clear()
+        self._asked = (self._share(limit, keys), limit)
+        self.more = False
+        now = self._chosen_at = time.monotonic()
+        return [(*key, self._after(key, now)) for key in keys], self._asked[0]
+
+    def _share(self, limit: int, keys: list[Key]) -> int:
+        """How many each of these lanes may give, so that those with a backlog fill what the others leave."""
+        equal = max(1, -(-limit // max(1, sum(key[1] == keys[0][1] for key in keys))))
+        few = 0
+        backlogs = Counter[int]()
+        for key in keys:
+            if backlogs and key[1] not in backlogs:
+                break  # the first priority with a backlog takes the rest
+            gave = self._gave(key)
+            if gave < math.inf:
+                few += max(1, int(gave))  # it is ready: something was seen of it, or heard
+            else:
+                backlogs[key[1]] += 1
+        return max(equal, -(-(limit - few) // backlogs.total())) if backlogs else equal
+
+    def _gave(self, key: Key) -> float:
+        state = self._states.get(key)
+        return state.gave if state else math.inf
+
+    def _state(self, key: Key) -> _LaneState:
+        state = self._states.get(key)
+        if state is None:
+            state = self._states[key] = _LaneState()
+            self._known.setdefault(key[0], []).append(key)
+        return state
 
     def _after(self, key: Key, now: float) -> datetime | None:
-        state = self._states.setdefault(key, _LaneState())
+        state = self._state(key)
         if state.slow >= 2 and now - state.deep_at < DEEP_EVERY:
             return state.after
         return None
@@ -120,20 +169,27 @@ class Lanes:
         now = time.monotonic()
         slow = self._judge(edges, took, grouped=grouped)
         waits: list[float] = []
-        for edge in edges:
+        per_lane, limit = self._asked
+        full = sum(edge.taken for edge in edges) >= limit
+        last = max((n for n, edge in enumerate(edges) if edge.taken), default=-1)
+        for n, edge in enumerate(edges):
             key = (edge.tenant, edge.priority)
-            state = self._states.setdefault(key, _LaneState())
+            if n > last >= 0 and edge.wait is None and edge.frontier == asked.get(key):
+                continue  # not reached: the lanes before it filled the claim. It is as ready as it was
+            state = self._state(key)
             if asked.get(key) is None:
                 state.deep_at = now
                 state.slow = state.slow + 1 if slow else 0
             state.after = edge.frontier
+            state.gave = math.inf if edge.taken >= per_lane or (full and n == last) else edge.taken
+            self.more = self.more or state.gave == math.inf
             if edge.taken:
                 state.gave_at = now
             elif edge.wait is not None:
                 waits.append(edge.wait)
                 if edge.wait > 0:
                     self._ready.pop(key, None)
-            elif now - state.gave_at > TAP_WINDOW:
+            elif now - state.gave_at > TAP_WINDOW and state.tapped_at < self._chosen_at:
                 self._ready.pop(key, None)
         if any(edge.taken for edge in edges):
             self._in_vain = 0
