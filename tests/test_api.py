@@ -37,6 +37,7 @@ def test_every_option_is_stored(conn):
         "target": "laptop-1",
         "target_for": timedelta(hours=1),
         "subject": "order:17",
+        "group_key": "g",
         "expires_at": SOON + timedelta(days=1),
         "headers": {"trace": "00-1", "n": [1, None]},
     }
@@ -164,7 +165,7 @@ WITH = {"target_for": {"target": "w"}, "dedup_for": {"dedup_key": "k"}, "dedup_w
 
 
 def is_taken(name, value):
-    if name in {"subject", "dedup_key"}:
+    if name in {"subject", "dedup_key", "group_key"}:
         return value == " " and isinstance(value, str)
     if name == "id":
         return isinstance(value, UUID)

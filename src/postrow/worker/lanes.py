@@ -168,7 +168,6 @@ class Lanes:
         """What a claim gave: assign the watermarks, drop the lanes that had nothing, judge the claim's speed."""
         now = time.monotonic()
         slow = self._judge(edges, took, grouped=grouped)
-        waits: list[float] = []
         per_lane, limit = self._asked
         full = sum(edge.taken for edge in edges) >= limit
         last = max((n for n, edge in enumerate(edges) if edge.taken), default=-1)
@@ -185,12 +184,9 @@ class Lanes:
             self.more = self.more or state.gave == math.inf
             if edge.taken:
                 state.gave_at = now
-            elif edge.wait is not None:
-                waits.append(edge.wait)
-                if edge.wait > 0:
-                    self._ready.pop(key, None)
-            elif now - state.gave_at > TAP_WINDOW and state.tapped_at < self._chosen_at:
+            elif self._is_done(state, edge, now):
                 self._ready.pop(key, None)
+        waits = [edge.wait for edge in edges if edge.wait is not None and not edge.taken]
         if any(edge.taken for edge in edges):
             self._in_vain = 0
         if waits:
@@ -200,6 +196,12 @@ class Lanes:
             # had is locked, as by a producer whose message it stands for: it is asked for less and less often.
             self._due_at = now + min(LOCKED_MOST, LOCKED_FIRST * 2**self._in_vain) if self._in_vain else -math.inf
             self._in_vain = min(self._in_vain + 1, 20)
+
+    def _is_done(self, state: _LaneState, edge: LaneEdge, now: float) -> bool:
+        """Whether a lane that gave nothing is not worth another look for now."""
+        if edge.wait is not None:
+            return edge.wait > 0
+        return now - state.gave_at > TAP_WINDOW and state.tapped_at < self._chosen_at
 
     def _judge(self, edges: list[LaneEdge], took: float, *, grouped: bool) -> bool:
         """Whether a claim took longer than its rows account for."""
