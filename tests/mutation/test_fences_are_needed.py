@@ -16,6 +16,8 @@ pytestmark = pytest.mark.mutation
 
 ROOT = Path(__file__).parents[2]
 FENCES = "tests/races/test_fences.py::"
+GROUPS = "tests/races/test_groups.py::"
+LIMITS = "tests/races/test_limits.py::"
 CLAIM = "tests/plans/test_claim.py::"
 SETTLE = "tests/plans/test_settle.py::"
 
@@ -122,6 +124,36 @@ MUTATIONS = {
     ),
     "a failure may read an index from its beginning": Mutation(
         "75_fail", WHOLE_INDEX, (SETTLE + "test_a_settlement_of_a_batch[refilled-fail]",)
+    ),
+    "two claims may have one group": Mutation(
+        "59_group",
+        {r"where pg_try_advisory_xact_lock\(.*\);": ";"},
+        (GROUPS + "test_two_claims_that_meet_different_messages_of_a_group_do_not_both_get_it",),
+        "in_turn",
+    ),
+    "what stands in front is not locked while others are set behind it": Mutation(
+        "59_group",
+        {r" for key share skip locked\) o\)\);": ") o));"},
+        (
+            GROUPS + "test_an_ack_waits_for_a_claim_that_sets_others_behind_it",
+            GROUPS + "test_nothing_is_set_behind_a_message_that_is_being_settled",
+        ),
+        "in_turn",
+    ),
+    "a dead letter that blocks is not locked while others are set behind it": Mutation(
+        "59_group",
+        {r"limit 1 for key share skip locked": "limit 1"},
+        (GROUPS + "test_a_decision_waits_for_a_claim_that_sets_others_behind_a_dead_letter[redrive]",),
+        "in_turn",
+    ),
+    "a limit is counted without a lock": Mutation(
+        "62_limit",
+        {r"v_locked := pg_try_advisory_xact_lock\(.*\);": "v_locked := true;"},
+        (
+            LIMITS + "test_two_claims_at_once_get_no_more_than_the_limit[{'max_in_flight': 4}]",
+            LIMITS + "test_two_claims_at_once_get_no_more_than_the_limit[{'rate': 4, 'rate_period': '1 hour'}]",
+        ),
+        "claim_limited",
     ),
     "claims may be compiled": Mutation(
         "60_claim", {r" set jit = off": ""}, (CLAIM + "test_every_hot_function_forbids_compilation_and_kept_plans",)

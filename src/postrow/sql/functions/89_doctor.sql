@@ -27,7 +27,7 @@ $$
 -- The oldest ready message of each queue and tenant, those of nobody in particular. Internal.
 create or replace function postrow.oldest_ready(now timestamptz)
 returns table (queue text, tenant text, due timestamptz)
-language plpgsql volatile set plan_cache_mode = force_custom_plan
+language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 as $$
 #variable_conflict use_column
@@ -35,12 +35,12 @@ begin
     return query
     with recursive lane as (
         (select m.queue, m.tenant, m.priority, m.available_at from postrow.message m
-         where m.claim_token is null and m.target is null
+         where m.claim_token is null and m.target is null and not m.behind
          order by m.queue, m.tenant, m.priority, m.available_at limit 1)
         union all
         select n.* from lane l cross join lateral (
             select m.queue, m.tenant, m.priority, m.available_at from postrow.message m
-            where m.claim_token is null and m.target is null
+            where m.claim_token is null and m.target is null and not m.behind
                 and (m.queue, m.tenant, m.priority) > (l.queue, l.tenant, l.priority)
             order by m.queue, m.tenant, m.priority, m.available_at limit 1) n
     )
@@ -53,7 +53,7 @@ $$
 -- The oldest ready message of each queue and target, and until when it waits for it. Internal.
 create or replace function postrow.oldest_targeted(now timestamptz)
 returns table (queue text, tenant text, target text, due timestamptz, target_until timestamptz)
-language plpgsql volatile set plan_cache_mode = force_custom_plan
+language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 as $$
 #variable_conflict use_column
@@ -61,12 +61,12 @@ begin
     return query
     with recursive lane as (
         (select m.queue, m.target, m.tenant, m.priority, m.available_at, m.target_until from postrow.message m
-         where m.claim_token is null and m.target is not null
+         where m.claim_token is null and m.target is not null and not m.behind
          order by m.queue, m.target, m.tenant, m.priority, m.available_at limit 1)
         union all
         select n.* from lane l cross join lateral (
             select m.queue, m.target, m.tenant, m.priority, m.available_at, m.target_until from postrow.message m
-            where m.claim_token is null and m.target is not null
+            where m.claim_token is null and m.target is not null and not m.behind
                 and (m.queue, m.target, m.tenant, m.priority) > (l.queue, l.target, l.tenant, l.priority)
             order by m.queue, m.target, m.tenant, m.priority, m.available_at limit 1) n
     )
@@ -189,7 +189,7 @@ $$
 -- next
 -- Leases that ended over a minute ago, and that no sweep has taken. Counts 10,000 at most. Internal.
 create or replace function postrow.doctor_leases(now timestamptz, out level text, out detail text, out advice text)
-language plpgsql volatile set plan_cache_mode = force_custom_plan set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan set enable_seqscan = off set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 declare
