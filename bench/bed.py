@@ -37,13 +37,16 @@ def fill(conn, queue, count, **options):
     return count / (time.perf_counter() - began)
 
 
-def backlog(conn, queue, count, *, tenant="default", priority=0, delay="0 s"):
-    """Put very many messages in, by one insert; with `delay`, they are due a millisecond after each other from then."""
+def backlog(conn, queue, count, *, tenant="default", priority=0, delay="0 s", group="null"):
+    """Put very many messages in, by one insert; with `delay`, they are due a millisecond after each other from then.
+
+    `group`: an expression of SQL over `g`, the message's number: its group_key.
+    """
     conn.execute(
-        "insert into postrow.message (tenant, id, queue, priority, payload, enqueued_at, available_at) "
+        "insert into postrow.message (tenant, id, queue, priority, payload, enqueued_at, available_at, group_key) "
         "select %(tenant)s, postrow.uuid7(), %(queue)s, %(priority)s, %(payload)s, clock_timestamp(), "
-        "clock_timestamp() + %(delay)s::interval + g * interval '1 ms' * (%(delay)s::interval > '0 s')::int "
-        "from generate_series(1, %(count)s) g",
+        "clock_timestamp() + %(delay)s::interval + g * interval '1 ms' * (%(delay)s::interval > '0 s')::int, "
+        f"{group} from generate_series(1, %(count)s) g",
         {
             "tenant": tenant,
             "queue": queue,
@@ -94,6 +97,21 @@ def wait_until(conn, statement, expected, *, deadline=300, pause=0.1):
         if time.monotonic() > end:
             raise SystemExit(f"gave up: {statement} is {found}, not {expected}")
         time.sleep(pause)
+
+
+def drained(dsn, count, queue="noop", *, what="true"):
+    """Messages a second of one worker process over `count` waiting messages: from its first claim to its last ack.
+
+    `what`: a condition on history: of these messages alone, while others may be there too.
+    """
+    with psycopg.connect(dsn) as conn, worker(dsn, queue):
+        wait_until(conn, f"select count(*) from postrow.history where {what}", count)
+        seconds = conn.execute(
+            f"select extract(epoch from max(finished_at) - min(started_at))::float8 from postrow.history where {what}"
+        ).fetchone()[0]
+        conn.execute("truncate postrow.history")
+        conn.commit()
+    return count / seconds
 
 
 def handled(conn, label, start, step):

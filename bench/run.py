@@ -19,26 +19,14 @@ from functools import partial
 from pathlib import Path
 
 import flow
+import order
 import plots
 import psycopg
-from bed import PAYLOAD, backlog, database, fill, wait_until, worker
+from bed import PAYLOAD, backlog, database, drained, fill, wait_until, worker
 from handles import compare
 
 import postrow
 from postrow.embedded import Server
-
-
-def drained(dsn, count):
-    """Messages a second of one worker process over `count` waiting messages: from its first claim to its last ack."""
-    with psycopg.connect(dsn) as conn, worker(dsn, "noop"):
-        wait_until(conn, "select count(*) from postrow.history where queue = 'noop'", count)
-        seconds = conn.execute(
-            "select extract(epoch from max(finished_at) - min(started_at))::float8 from postrow.history"
-        ).fetchone()[0]
-        conn.execute("truncate postrow.history")
-        conn.commit()
-    return count / seconds
-
 
 PGBENCH_SCRIPT = """
 select coalesce(array_agg(c.tenant), '{}') as t, coalesce(array_agg(c.id), '{}') as i,
@@ -195,7 +183,7 @@ def handles(server, **numbers):
 
 
 WORKLOADS = {"drain": drain, "bulk": bulk, "latency": latency, "scheduled": scheduled, "held": held, "handles": handles}
-WORKLOADS |= flow.WORKLOADS
+WORKLOADS |= flow.WORKLOADS | order.WORKLOADS
 SMALL = {  # numbers of a smoke run
     "drain": {"count": 2000},
     "latency": {"seconds": 1},
@@ -203,6 +191,7 @@ SMALL = {  # numbers of a smoke run
     "held": {"backlog": 1000, "rate": 200, "seconds": 4},
     "handles": {"singles": 5, "many": 100},
     **flow.SMALL,
+    **order.SMALL,
 }
 ONCE = {"held", "scheduled", *flow.WORKLOADS}  # minutes long: they compare within themselves
 

@@ -20,6 +20,15 @@ async def do_nothing(_message):
     pass
 
 
+# limits that are never reached: what is measured is what keeping them costs
+app.queue("bounded").consumer(concurrency=1000, name="bounded", max_in_flight=10**6, tenant_max_in_flight=10**6)(
+    do_nothing
+)
+app.queue("rated").consumer(concurrency=1000, name="rated", rate=postrow.Rate(10**6), tenant_rate=postrow.Rate(10**6))(
+    do_nothing
+)
+
+
 @stamped.consumer(concurrency=100)
 async def note_the_time(message):
     print(json.dumps([message.payload["n"], time.time()]), flush=True)

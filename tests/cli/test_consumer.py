@@ -28,6 +28,32 @@ def test_list_as_json_has_seconds(run, db):
     assert (row["handler"], row["lease"], row["retry_base"], row["retry_cap"]) == ("send_welcome", 90, 10, 3600)
 
 
+def test_list_shows_limits_and_what_a_group_does_where_they_are_set(run, db):
+    _register(db, max_in_flight=10, rate=100, rate_period="1 min", tenant_max_in_flight=2)
+    _register(db, "reports", "make", on_dead="block", tenant_rate=5, tenant_rate_period="1.5 s", keep_history=False)
+    policies = [line.partition("lease 1 min")[2] for line in run("consumer", "list").out.splitlines()[1:]]
+    assert policies == [
+        ", max_in_flight 10, rate 100 per 1 min, tenant_max_in_flight 2",
+        ", no history, on_dead block, tenant_rate 5 per 1.5 s",
+    ]
+
+
+def test_list_as_json_has_limits_and_their_periods_in_seconds(run, db):
+    _register(db, max_in_flight=10, rate=100, rate_period="1 min", on_dead="block")
+    _register(db, "reports", "make", tenant_max_in_flight=2, tenant_rate=5, tenant_rate_period="1.5 s")
+    names = (
+        "on_dead",
+        "max_in_flight",
+        "rate",
+        "rate_period",
+        "tenant_max_in_flight",
+        "tenant_rate",
+        "tenant_rate_period",
+    )
+    found = [tuple(row[name] for name in names) for row in json.loads(run("consumer", "list", "--json").out)]
+    assert found == [("block", 10, 100, 60, None, None, None), ("continue", None, None, None, 2, 5, 1.5)]
+
+
 def test_list_of_none_says_how_one_comes(run):
     found = run("consumer", "list")
     assert (found.code, found.out) == (0, "")
@@ -35,7 +61,10 @@ def test_list_of_none_says_how_one_comes(run):
 
 
 def test_replace_changes_the_handler_and_keeps_the_policy(run, db):
-    _register(db, lease="90 s", max_attempts=7, retry="linear", retry_factor=3, keep_history=False)
+    limits = {"max_in_flight": 3, "rate": 5, "rate_period": "9 s", "tenant_rate": 2, "tenant_max_in_flight": 1}
+    _register(
+        db, lease="90 s", max_attempts=7, retry="linear", retry_factor=3, keep_history=False, on_dead="block", **limits
+    )
     policy = "select to_jsonb(c) - '{handler,registered_at,registered_by}'::text[] from postrow.consumer c"
     before = db.rows(policy)
     found = run("consumer", "replace", "emails", "send_better")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -41,7 +42,7 @@ def list_(
     dsn: Dsn = None,
     json: Annotated[bool, typer.Option("--json", help="For programs: a JSON array; durations in seconds.")] = False,
 ) -> None:
-    """List the consumers: the handler of each queue and its policy."""
+    """List the consumers: the handler of each queue, its policy and its limits."""
     with database.connected(dsn, command="consumer") as conn:
         rows = execute(conn, look.consumers())
     if json:
@@ -58,9 +59,21 @@ def _row(row: dict[str, Any]) -> Row:
         clean(row["tenant"]),
         clean(row["handler"]),
         str(row["workers"]),
-        f"{row['max_attempts']} attempts, {_retry(row)}, lease {_seconds(row['lease'])}"
-        + ("" if row["keep_history"] else ", no history"),
+        ", ".join((f"{row['max_attempts']} attempts", _retry(row), f"lease {_seconds(row['lease'])}", *_unusual(row))),
     )
+
+
+def _unusual(row: dict[str, Any]) -> Iterator[str]:
+    """What differs from the defaults, by the names of the options: a consumer without any has a short line."""
+    if not row["keep_history"]:
+        yield "no history"
+    if row["on_dead"] != "continue":
+        yield f"on_dead {row['on_dead']}"
+    for scope in ("", "tenant_"):
+        if (most := row[f"{scope}max_in_flight"]) is not None:
+            yield f"{scope}max_in_flight {most}"
+        if (rate := row[f"{scope}rate"]) is not None:
+            yield f"{scope}rate {rate} per {_seconds(row[f'{scope}rate_period'])}"
 
 
 def _retry(row: dict[str, Any]) -> str:

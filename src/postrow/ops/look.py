@@ -141,6 +141,8 @@ def consumers() -> Op[list[dict[str, Any]]]:
     return Op(
         "select (to_jsonb(c) || jsonb_build_object('lease', extract(epoch from c.lease), "
         "'retry_base', extract(epoch from c.retry_base), 'retry_cap', extract(epoch from c.retry_cap), "
+        "'rate_period', extract(epoch from c.rate_period), "
+        "'tenant_rate_period', extract(epoch from c.tenant_rate_period), "
         "'workers', (select count(*) from postrow.worker w "
         "where c.queue = any (w.queues) and w.beat_at > postrow.clock() - interval '1 minute')))::text "
         "from postrow.consumer c order by c.queue, c.tenant",
