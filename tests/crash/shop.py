@@ -77,6 +77,7 @@ def main(dsn, options):
         "lease": options.pop("lease", 1.0),
         "max_attempts": options.pop("max_attempts", 100),
         "retry": Constant(base=options.pop("retry", 0.2), cap=3600),
+        "max_in_flight": options.pop("max_in_flight", None),
     }
     for queue in options.pop("queues", ["orders"]):
 
