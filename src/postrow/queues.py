@@ -47,7 +47,7 @@ class Consumer:
     tenant_max_in_flight: int | None = None
     tenant_rate: Rate | None = None
 
-    @property
+    @functools.cached_property
     def limited(self) -> bool:
         """Whether its messages in flight are limited, of one tenant or of all."""
         return self.max_in_flight is not None or self.tenant_max_in_flight is not None
