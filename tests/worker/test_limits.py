@@ -91,7 +91,7 @@ def test_what_a_limit_holds_back_does_not_hold_up_another_queue(app, db, start, 
     wait_for(lambda: db.done() == 101)
 
 
-def test_the_limits_are_registered(app, db, start, wait_for, inside):
+def test_the_limits_are_registered_and_said(app, db, start, wait_for, inside, lines):
     app.queue("q").consumer(
         name="handler",
         max_in_flight=7,
@@ -101,11 +101,15 @@ def test_the_limits_are_registered(app, db, start, wait_for, inside):
         on_dead="block",
     )(inside.handle)
     start()
-    wait_for(lambda: db.value("select count(*) from postrow.consumer") == 1)
+    wait_for(lambda: lines("queue q -> handler"))
     (row,) = db.rows("select * from postrow.consumer")
     assert (row.max_in_flight, row.rate, row.rate_period.total_seconds()) == (7, 8, 9)
     assert (row.tenant_max_in_flight, row.tenant_rate, row.tenant_rate_period.total_seconds()) == (3, 4, 1)
     assert row.on_dead == "block"
+    (line,) = lines("queue q -> handler")
+    assert line.endswith(
+        ", 7 in flight, 8 each 9 s, 3 in flight of a tenant, 4 each 1 s of a tenant, a dead letter blocks its group"
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import psycopg
 
 from postrow.app import App
 from postrow.drivers.psycopg3 import execute_async
+from postrow.durations import duration
 from postrow.errors import SchemaMismatchError
 from postrow.ops import Op, fleet, schedules, topics
 from postrow.queues import Consumer
@@ -58,11 +59,24 @@ async def present_version(conn: psycopg.AsyncConnection[Any]) -> tuple[int, int]
         return None
 
 
+def _limits(consumer: Consumer) -> Iterator[str]:
+    for whose, in_flight, rate in (
+        ("", consumer.max_in_flight, consumer.rate),
+        (" of a tenant", consumer.tenant_max_in_flight, consumer.tenant_rate),
+    ):
+        if in_flight is not None:
+            yield f"{in_flight} in flight{whose}"
+        if rate is not None:
+            yield f"{rate.count} each {duration('per', rate.per).total_seconds():g} s{whose}"
+    if consumer.on_dead == "block":
+        yield "a dead letter blocks its group"
+
+
 def say_wiring(app: App, consumers: Sequence[Consumer], *, worker: str) -> None:
     """Log what a worker handles, and what is routed to its app's queues."""
     for consumer in consumers:
         log.info(
-            "worker %s: queue %s -> %s%s, concurrency %s, lease %g s, %s attempts",
+            "worker %s: queue %s -> %s%s, concurrency %s, lease %g s, %s attempts%s",
             worker,
             consumer.queue.name,
             consumer.name,
@@ -70,6 +84,7 @@ def say_wiring(app: App, consumers: Sequence[Consumer], *, worker: str) -> None:
             consumer.concurrency,
             consumer.lease.total_seconds(),
             consumer.max_attempts,
+            "".join(f", {limit}" for limit in _limits(consumer)),
         )
     handled = {consumer.queue.name for consumer in app.consumers.values()}
     for pattern, queue, tenant in app.subscriptions:
