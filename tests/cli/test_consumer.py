@@ -33,8 +33,8 @@ def test_list_shows_limits_and_what_a_group_does_where_they_are_set(run, db):
     _register(db, "reports", "make", on_dead="block", tenant_rate=5, tenant_rate_period="1.5 s", keep_history=False)
     policies = [line.partition("lease 1 min")[2] for line in run("consumer", "list").out.splitlines()[1:]]
     assert policies == [
-        ", max_in_flight 10, rate 100 per 1 min, tenant_max_in_flight 2",
-        ", no history, on_dead block, tenant_rate 5 per 1.5 s",
+        ", max_in_flight 10, rate 100/min, tenant_max_in_flight 2",
+        ", no history, on_dead block, tenant_rate 5/1.5 s",
     ]
 
 

@@ -213,15 +213,28 @@ def test_a_share_for_each_lane_holds_within_a_limit(pg):
     assert Counter(row.tenant for row in pg.take(8)) == {"a": 1, "b": 1, "c": 1, "d": 1} | {}
 
 
-def test_groups_keep_their_order_within_a_limit(pg, take):
-    limit(pg, max_in_flight=3)
+def test_groups_keep_their_order_within_a_rate(pg, take, clock):
+    limit(pg, rate=3, rate_period="30 s")
     for n in range(5):
         pg.put(payload=n, group_key="g", priority=n % 2)
     rows = take(pg)
     assert [row.payload for row in rows] == [0, 1, 2]
-    assert take(pg) == []
     pg.settle("ack", rows)
+    assert take(pg) == []
+    clock.advance(30)
     assert [row.payload for row in take(pg)] == [3, 4]
+
+
+def test_of_a_group_one_is_in_flight_where_that_is_limited_and_the_places_are_for_others(pg, take):
+    limit(pg, max_in_flight=3)
+    for n in range(5):
+        pg.put(payload=n, group_key="g", priority=n % 2)
+    for n in "ab":
+        pg.put(payload=n, priority=2)
+    rows = [*take(pg), *take(pg)]
+    assert [row.payload for row in rows] == [0, "a", "b"]
+    pg.settle("ack", rows)
+    assert [row.payload for row in take(pg)] == [1]
 
 
 def test_max_bytes_and_pauses_hold_within_a_limit(pg, take):

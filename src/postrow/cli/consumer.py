@@ -73,7 +73,7 @@ def _unusual(row: dict[str, Any]) -> Iterator[str]:
         if (most := row[f"{scope}max_in_flight"]) is not None:
             yield f"{scope}max_in_flight {most}"
         if (rate := row[f"{scope}rate"]) is not None:
-            yield f"{scope}rate {rate} per {_seconds(row[f'{scope}rate_period'])}"
+            yield f"{scope}rate {rate}/{_seconds(row[f'{scope}rate_period']).removeprefix('1 ')}"
 
 
 def _retry(row: dict[str, Any]) -> str:

@@ -4,14 +4,14 @@
 -- indexes that claims read, and what takes away the message in front of it (promote) sets the next one free. Whether a group
 -- is held is asked under a lock, since two claims may meet different messages of it: one that was committed late stands first.
 
--- Of the messages that a claim has locked, those whose turn it is, and what follows them in their groups: a run, up to
--- "limit" in all, first the head of each group, then each one's second, and so on. Who has failed before comes alone. What
+-- Of the messages that a claim has locked, those whose turn it is, and what follows them in their groups: runs of up to `run`
+-- each and "limit" in all, first the head of each group, then each one's second, and so on. Who has failed before comes alone. What
 -- is not of a group stays as it is. `behinds`: which of them follow another of this claim. The others are set behind
 -- (`parked`: how many), where what is in front of them can be locked: who takes that away waits, and then sees them.
 -- `skipped`: the lanes of those that could be neither. Locks: of the groups, one of 1,024 each, until the transaction's end,
 -- never waiting; in REPEATABLE READ that would prove nothing, so it is refused there. Internal. Raises PW003.
 create or replace function postrow.in_turn(
-    queue text, worker text, "limit" int, now timestamptz, sized boolean, inout lanes int[], inout tenants text[],
+    queue text, worker text, "limit" int, run int, now timestamptz, sized boolean, inout lanes int[], inout tenants text[],
     inout ids uuid[], inout tids tid[], inout dues timestamptz[], inout sizes int[], groups text[],
     out behinds boolean[], out parked int, out skipped int[]
 )
@@ -47,7 +47,7 @@ begin
         where c.key is not null group by c.tenant, c.key) g
     where pg_try_advisory_xact_lock(1886613365, hashtext(in_turn.queue || ' ' || g.tenant || ' ' || g.key) & 1023);
     select least(count(*), in_turn."limit") into v_plain from unnest(in_turn.groups) u where u is null;
-    v_run := least(100, ceil((in_turn."limit" - v_plain)::numeric / greatest(cardinality(v_keys), 1)));
+    v_run := least(in_turn.run, ceil((in_turn."limit" - v_plain)::numeric / greatest(cardinality(v_keys), 1)));
     -- a new snapshot: it has all that was committed by who had these locks before
     select array_agg(j.lane order by j.k, j.n) filter (where j.gets) as lanes,
             array_agg(j.tenant order by j.k, j.n) filter (where j.gets) as tenants,

@@ -80,8 +80,8 @@ $$
 -- something of a group had to be left; `more`: there may be more than was asked for. Looks again while it found only
 -- messages that had to stand back, for 100 ms at most. Internal.
 create or replace function postrow.pick_lane(
-    queue text, tenant text, priority smallint, target text, worker text, after timestamptz, "limit" int, now timestamptz,
-    sized boolean, out ids uuid[], out tids tid[], out dues timestamptz[], out sizes int[], out behinds boolean[],
+    queue text, tenant text, priority smallint, target text, worker text, after timestamptz, "limit" int, run int,
+    now timestamptz, sized boolean, out ids uuid[], out tids tid[], out dues timestamptz[], out sizes int[], out behinds boolean[],
     out frontier timestamptz, out more boolean, out grouped boolean
 )
 language plpgsql volatile
@@ -106,7 +106,7 @@ begin
         more := v_count >= v_most;
         frontier := case when more then v_picked.dues[v_count] else pick_lane.now end - interval '0.2 s';
         exit when not grouped;
-        v_turn := postrow.in_turn(pick_lane.queue, pick_lane.worker, pick_lane."limit", pick_lane.now, pick_lane.sized,
+        v_turn := postrow.in_turn(pick_lane.queue, pick_lane.worker, pick_lane."limit", pick_lane.run, pick_lane.now, pick_lane.sized,
             array_fill(1, array[v_count]), array_fill(pick_lane.tenant, array[v_count]), ids, tids, dues, sizes,
             v_picked.groups);
         ids := v_turn.ids;
@@ -182,7 +182,7 @@ $$
 -- Picks what is targeted at `worker`, lane after lane, of the tenants in `among`, null: all, but for those that are `paused`.
 -- They are few: a laptop's own messages. `bytes` is what is left of `max_bytes`. Internal.
 create or replace function postrow.pick_targeted(
-    queue text, among text[], paused text[], worker text, "limit" int, now timestamptz, max_bytes bigint,
+    queue text, among text[], paused text[], worker text, "limit" int, run int, now timestamptz, max_bytes bigint,
     out tenants text[], out ids uuid[], out tids tid[], out dues timestamptz[], out behinds boolean[], out bytes bigint
 )
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
@@ -210,7 +210,7 @@ begin
     order by m.tenant, m.priority limit 1;
     while found and cardinality(ids) < pick_targeted."limit" and (bytes is null or bytes > 0) loop
         v_picked := postrow.pick_lane(pick_targeted.queue, v_lane.tenant, v_lane.priority, pick_targeted.worker,
-            pick_targeted.worker, null, pick_targeted."limit" - cardinality(ids), pick_targeted.now, bytes is not null);
+            pick_targeted.worker, null, pick_targeted."limit" - cardinality(ids), pick_targeted.run, pick_targeted.now, bytes is not null);
         v_fit := postrow.fitting(v_picked.sizes, bytes, ids = '{}');
         tenants := tenants || array_fill(v_lane.tenant, array[v_fit]);
         ids := ids || v_picked.ids[:v_fit];
@@ -317,7 +317,7 @@ begin
     end if;
     if claim.worker is not null then
         v_picked := postrow.pick_targeted(claim.queue, case when claim.tenant is not null then array[claim.tenant] end,
-            v_paused, claim.worker, v_left, v_now, v_bytes);
+            v_paused, claim.worker, v_left, 100, v_now, v_bytes);
         v_fit := cardinality(v_picked.ids);
         if v_fit > 0 then
             return query
@@ -360,7 +360,7 @@ begin
         -- the first round: what is left, over the lanes of this priority that are left; rounded up, without an overflow
         v_share := case when v_lane.round = 2 then v_left else (v_left - 1) / v_lane.siblings + 1 end;
         v_picked := postrow.pick_lane(claim.queue, v_lane.tenant, v_lane.priority, null, claim.worker, claim.after, v_share,
-            v_now, v_bytes is not null);
+            100, v_now, v_bytes is not null);
         v_fit := postrow.fitting(v_picked.sizes, v_bytes, v_left = claim."limit");
         -- all of the lane was seen: the moment of the claim; else the last that was taken; less a trail of 0.2 s
         v_frontier := case
@@ -452,7 +452,7 @@ begin
     end if;
     if claim_lanes.worker is not null then
         v_own := postrow.pick_targeted(claim_lanes.queue, claim_lanes.tenants, v_paused, claim_lanes.worker, v_left,
-            v_now, v_bytes);
+            100, v_now, v_bytes);
         if v_own.ids <> '{}' then
             return query
             select * from postrow.mark(array_fill(0, array[cardinality(v_own.ids)]), v_own.tenants, v_own.ids,
@@ -499,7 +499,7 @@ begin
         end loop;
         exit when not v_grouped;
         v_more := v_picked >= v_most or v_each = any (v_counts);
-        v_turn := postrow.in_turn(claim_lanes.queue, claim_lanes.worker, v_left, v_now, v_bytes is not null, v_lanes,
+        v_turn := postrow.in_turn(claim_lanes.queue, claim_lanes.worker, v_left, 100, v_now, v_bytes is not null, v_lanes,
             v_tenants, v_ids, v_tids, v_dues, v_sizes, v_groups);
         v_behinds := v_turn.behinds;
         v_skipped := v_turn.skipped;

@@ -28,11 +28,12 @@ $$
 -- next
 -- The room of each of these tenants, in the order of the list: how many more messages may be claimed of it (`own`), and of
 -- its consumer as a whole (`common`, the same for all with one `consumer`); without a limit 2,147,483,647. `own_rate`,
--- `common_rate`: what is in the buckets, null without a rate. `wait`: seconds until a bucket that is empty has a token.
+-- `common_rate`: what is in the buckets, null without a rate. `wait`: seconds until a bucket that is empty has a token. `run`: how
+-- many messages of a group may come together: one, where those that wait would take the places of others in flight.
 -- The caller has the queue's lock, and takes a new snapshot. Internal.
 create or replace function postrow.room(queue text, tenants text[], now timestamptz)
 returns table (n int, tenant text, consumer text, own int, common int, own_rate double precision,
-    common_rate double precision, wait double precision)
+    common_rate double precision, wait double precision, run int)
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
@@ -51,7 +52,8 @@ begin
         greatest(least(c.max_in_flight - s.held, floor(r.common), 2147483647), 0)::int,
         r.own, r.common,
         greatest(case when r.own < 1 then (1 - r.own) * extract(epoch from c.tenant_rate_period) / c.tenant_rate end,
-            case when r.common < 1 then (1 - r.common) * extract(epoch from c.rate_period) / c.rate end)::double precision
+            case when r.common < 1 then (1 - r.common) * extract(epoch from c.rate_period) / c.rate end)::double precision,
+        case when coalesce(c.max_in_flight, c.tenant_max_in_flight) is null then 100 else 1 end
     from unnest(room.tenants) with ordinality u(tenant, n)
     left join lateral postrow.consumer_of(room.queue, u.tenant) c on true
     cross join lateral (select coalesce(sum(l.held), 0) as held from live l where l.tenant = u.tenant) l
@@ -90,6 +92,7 @@ declare
     v_own_rate   double precision[];  -- what the buckets hold
     v_rate       double precision[];
     v_waits      double precision[];
+    v_runs       int[];
     v_taken      int[];
     v_picked     record;
     v_share      int;
@@ -111,8 +114,8 @@ begin
     end loop;
     select array_agg(coalesce(r.consumer, '') order by r.n), array_agg(r.own order by r.n),
             array_agg(r.common order by r.n), array_agg(r.own_rate order by r.n), array_agg(r.common_rate order by r.n),
-            array_agg(r.wait order by r.n), array_agg(0)
-        into v_consumers, v_own, v_common, v_own_rate, v_rate, v_waits, v_taken
+            array_agg(r.wait order by r.n), array_agg(r.run order by r.n), array_agg(0)
+        into v_consumers, v_own, v_common, v_own_rate, v_rate, v_waits, v_runs, v_taken
     from postrow.room(claim_limited.queue, v_names, claim_limited.now) r;
     if not v_locked then
         v_left := 0;
@@ -122,7 +125,7 @@ begin
             v_share := least(v_left, v_own[t], v_common[v_c]);
             continue when v_share <= 0 or v_bytes <= 0;
             v_picked := postrow.pick_targeted(claim_limited.queue, v_names[t:t], claim_limited.paused,
-                claim_limited.worker, v_share, claim_limited.now, v_bytes);
+                claim_limited.worker, v_share, v_runs[t], claim_limited.now, v_bytes);
             v_fit := cardinality(v_picked.ids);
             continue when v_fit = 0;
             return query
@@ -161,7 +164,8 @@ begin
             when v_room <= 0 then claim_limited.now + make_interval(secs => v_waits[v_t]) end;
         if v_share > 0 and (v_bytes is null or v_bytes > 0) then
             v_picked := postrow.pick_lane(claim_limited.queue, v_names[v_t], claim_limited.priorities[i], null,
-                claim_limited.worker, claim_limited.afters[i], v_share, claim_limited.now, v_bytes is not null);
+                claim_limited.worker, claim_limited.afters[i], v_share, v_runs[v_t], claim_limited.now,
+                v_bytes is not null);
             v_fit := postrow.fitting(v_picked.sizes, v_bytes, v_left = claim_limited."limit");
             if v_fit = cardinality(v_picked.ids) then
                 v_row.frontier := v_picked.frontier;
