@@ -498,3 +498,29 @@ def test_a_handler_that_acks_its_message_itself_has_done_it(app, postrow_dsn):
     app.send("orders", 1)
     (handled,) = drain(app, raise_failures=False).messages
     assert (handled.outcome, str(handled.error)) == ("done", "too late")
+
+
+def test_drain_keeps_the_order_of_groups(app):
+    seen = []
+
+    @app.queue("q").consumer(retry=Constant(base=0.001, cap=1))
+    def handle(message):
+        seen.append((message.group_key, message.payload))
+        if (message.payload, message.attempt) == ("a1", 1):
+            raise Retry(after=0)
+
+    for payload in ("a1", "b1", "a2", "b2"):
+        app.send("q", payload, group_key=payload[0])
+    drain(app, retries=True)
+    assert [payload for group, payload in seen if group == "a"] == ["a1", "a1", "a2"]
+    assert [payload for group, payload in seen if group == "b"] == ["b1", "b2"]
+
+
+def test_limits_do_not_hold_in_a_drain(app):
+    handle = []
+    app.queue("q").consumer(
+        name="handler", max_in_flight=1, rate=postrow.Rate(1, per=3600), tenant_rate=postrow.Rate(1, per=3600)
+    )(handle.append)
+    for n in range(3):
+        app.send("q", n)
+    assert drain(app).done == len(handle) == 3

@@ -49,7 +49,7 @@ def drain(
 
     One message at a time, first of the first queue, each by its priority and then the oldest; what handlers enqueue is
     run too. Only what is committed is seen, and only what is due: what is scheduled waits, unless a `clock` is moved.
-    A message is run once, also if it is due again at once. All is as in a worker: claims, payload types, timeouts,
+    A message is run once, also if it is due again at once. Limits (`max_in_flight`, `rate`) do not hold. All else is as in a worker: claims, payload types, timeouts,
     `Retry`, `Snooze` and `Bury`, dead letters. An async handler runs in an event loop of the drain's, a sync one in a
     thread.
 
@@ -123,7 +123,7 @@ async def _drain(
         migrate.verify(await present_version(conn))
         await conn.execute("set postrow.aging = off")  # always the same order
         now = await execute_async(conn, fleet.clock())
-        for registration in registrations(app, consumers, now=now):
+        for registration in registrations(app, map(_unlimited, consumers), now=now):
             await execute_async(conn, registration)
         draining = _Draining(database, conn, consumers, tenant=tenant, name=name, lease=limit + SPARE, retries=retries)
         try:
@@ -148,6 +148,11 @@ class _WatchedSlots(Slots):
     def discard(self, slot: Slot) -> None:
         super().discard(slot)
         self.written.set()
+
+
+def _unlimited(consumer: Consumer) -> Consumer:
+    """One message at a time is within any number in flight, and a rate would leave the rest."""
+    return dataclasses.replace(consumer, max_in_flight=None, rate=None, tenant_max_in_flight=None, tenant_rate=None)
 
 
 class _Draining:
