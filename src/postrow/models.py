@@ -24,10 +24,11 @@ YEAR = timedelta(days=366)
 """The longest lease."""
 
 Outcome = Literal["accepted", "stale", "unknown", "busy"]
-OnDead = Literal["continue", "block"]
-"""What a group does when one of its messages becomes a dead letter."""
 """What became of a settlement: `accepted`; `stale`, another token holds the message or none; `unknown`, it is settled
 or never was; `busy`, another transaction has locked it."""
+
+OnDead = Literal["continue", "block"]
+"""What a group does when one of its messages becomes a dead letter."""
 
 
 class Enqueued(NamedTuple):

@@ -139,7 +139,7 @@ class Queue(Generic[T]):
             on_dead: what a group does when one of its messages becomes a dead letter: "continue" with the next, or
                 "block" until somebody has redriven or resolved it.
             max_in_flight: how many of this queue's messages may be claimed at once, by all workers together. Exact: a
-                worker that dies gives its places back when its leases end.
+                worker that dies gives its places back when its leases are swept.
             rate: how many may be claimed each period: `Rate(100, per=60)`. Up to so many at once after a pause, so in
                 any stretch of time no more than that and what the rate allows in it. A retry counts again.
             tenant_max_in_flight: as max_in_flight, for each tenant.

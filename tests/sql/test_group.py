@@ -151,6 +151,20 @@ def test_a_dead_letter_blocks_its_group_until_it_is_decided_if_the_consumer_says
     assert [p for p in taken(take(pg)) if p != "b1"] == expected
 
 
+def test_one_that_has_expired_blocks_its_group_before_it_is_swept(pg, take, clock):
+    blocking(pg)
+    put(pg, "a1", expires_at=pg.value("clock") + timedelta(seconds=5))
+    put(pg, "a2")
+    put(pg, "b1", group="b")
+    clock.advance(6)
+    assert taken(take(pg)) == ["b1"]
+    pg.rows("sweep")
+    assert take(pg) == []
+    (letter,) = pg.query("select id from postrow.dead_letter")
+    pg.rows("resolve", id=letter.id, tenant="default", resolution="ignored", reason="too late")
+    assert taken(take(pg)) == ["a2"]
+
+
 def test_two_dead_letters_block_until_both_are_decided(pg, take):
     blocking(pg)
     ids = put(pg, "a1", "a2", "a3")

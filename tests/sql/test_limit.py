@@ -1,6 +1,7 @@
 """Limits: messages in flight, and claims a period; of a queue, and of each tenant in it."""
 
 from collections import Counter
+from datetime import timedelta
 
 import psycopg
 import pytest
@@ -107,14 +108,26 @@ def test_what_is_in_flight_in_another_queue_does_not_count(pg, take):
     assert len(take(pg)) == 2
 
 
-def test_a_dead_workers_places_come_back_with_its_leases(pg, take, clock):
+def test_a_dead_workers_places_come_back_when_its_leases_are_swept(pg, take, clock):
+    limit(pg, max_in_flight=2)
+    put(pg, 4)
+    first = take(pg, lease="60 s")
+    assert len(first) == 2
+    clock.advance(61)
+    assert take(pg) == [], "their tokens hold, they may be extended"
+    assert pg.settle("extend", first[:1], lease="60 s") == ["accepted"]
+    pg.rows("sweep", step="leases")
+    assert len(take(pg)) == 1
+
+
+def test_where_nobody_sweeps_they_come_back_a_minute_later(pg, take, clock):
     limit(pg, max_in_flight=2)
     put(pg, 4)
     assert len(take(pg, lease="60 s")) == 2
-    clock.advance(59)
+    clock.advance(119)
     assert take(pg) == []
     clock.advance(2)
-    assert len(take(pg)) == 2, "before the sweep, too"
+    assert len(take(pg)) == 2
 
 
 def test_a_lease_that_was_extended_keeps_its_place(pg, take, clock):
@@ -178,6 +191,22 @@ def test_a_clock_that_is_set_back_gives_no_tokens_and_takes_none(pg, take, clock
     assert len(take(pg)) == 1
     clock.advance(10)
     assert len(take(pg)) == 2
+
+
+def test_a_claim_that_waited_for_the_lock_does_not_fill_a_bucket_twice(pg, clock):
+    """It read the clock before the claim that had the lock: a bucket at that moment would fill up anew from there."""
+    limit(pg, rate=2, rate_period="10 s")
+    put(pg, 5)
+    assert len(claim(pg, 1)) == 1
+    begun = clock.now - timedelta(seconds=5)
+    rows = pg.query(
+        "select * from postrow.claim_limited('q', '{default}', '{0}', '{null}', 1, 1, '60 s', null, "
+        "gen_random_uuid(), null, null, %s)",
+        [begun],
+    )
+    assert len([row for row in rows if row.id]) == 1
+    assert pg.query("select at, tokens from postrow.bucket") == [(clock.now, 0)]
+    assert claim(pg) == []
 
 
 def test_a_rollback_gives_the_tokens_back(pg, take):

@@ -49,9 +49,9 @@ def drain(
 
     One message at a time, first of the first queue, each by its priority and then the oldest; what handlers enqueue is
     run too. Only what is committed is seen, and only what is due: what is scheduled waits, unless a `clock` is moved.
-    A message is run once, also if it is due again at once. Limits (`max_in_flight`, `rate`) do not hold. All else is as in
-    a worker: claims, payload types, timeouts, `Retry`, `Snooze` and `Bury`, dead letters. An async handler runs in an
-    event loop of the drain's, a sync one in a thread.
+    A message is run once, also if it is due again at once. Limits (`max_in_flight`, `rate`) do not hold. All else is as
+    in a worker: claims, payload types, timeouts, `Retry`, `Snooze` and `Bury`, dead letters. An async handler runs in
+    an event loop of the drain's, a sync one in a thread.
 
     Args:
         app: its handlers and its database.

@@ -70,8 +70,10 @@ begin
                     b.blocked,
                     bool_and(r.ready and (r.k = 1 or r.fresh)) over (partition by g.n order by r.k) and not b.blocked as fit
                 from unnest(v_lanes, v_tenants, v_keys) with ordinality g(lane, tenant, key, n)
+                -- whether its dead letters block it, then one that has expired does, too; and whether there is any
                 cross join lateral (select v_blocks
-                    and (postrow.consumer_of(in_turn.queue, g.tenant)).on_dead is not distinct from 'block'
+                    and (postrow.consumer_of(in_turn.queue, g.tenant)).on_dead is not distinct from 'block' as blocks) a
+                cross join lateral (select a.blocks, a.blocks
                     and exists (select from postrow.dead_letter d where d.queue = in_turn.queue
                         and d.tenant = g.tenant and d.group_key = g.key and d.resolved_at is null) as blocked) b
                 cross join lateral (
@@ -81,10 +83,11 @@ begin
                         select m.id, m.ctid as tid, m.available_at, m.attempt,
                             case when in_turn.sized then octet_length(m.payload::text) end as size,
                             m.claim_token is null and m.available_at <= in_turn.now
+                                and (m.expires_at is null or m.expires_at > in_turn.now)
                                 and (m.target is null or m.target is not distinct from in_turn.worker) as ready
                         from postrow.message m
                         where m.queue = in_turn.queue and m.tenant = g.tenant and m.group_key = g.key
-                            and (m.expires_at is null or m.expires_at > in_turn.now)
+                            and (m.expires_at is null or m.expires_at > in_turn.now or b.blocks)
                         order by (m.claim_token is null), m.enqueued_at, m.id
                         limit v_run) m
                 ) r

@@ -30,7 +30,8 @@ $$
 -- its consumer as a whole (`common`, the same for all with one `consumer`); without a limit 2,147,483,647. `own_rate`,
 -- `common_rate`: what is in the buckets, null without a rate. `wait`: seconds until a bucket that is empty has a token. `run`: how
 -- many messages of a group may come together: one, where those that wait would take the places of others in flight.
--- The caller has the queue's lock, and takes a new snapshot. Internal.
+-- What is claimed counts until the sweep has taken it, since until then its token holds; a minute after its lease at most, where
+-- nobody sweeps. The caller has the queue's lock, and takes a new snapshot. Internal.
 create or replace function postrow.room(queue text, tenants text[], now timestamptz)
 returns table (n int, tenant text, consumer text, own int, common int, own_rate double precision,
     common_rate double precision, wait double precision, run int)
@@ -44,7 +45,7 @@ begin
         select m.tenant, count(*) as held, exists (select from postrow.consumer c
                 where c.queue = room.queue and c.tenant = m.tenant) as has_own
         from postrow.message m
-        where m.claim_token is not null and m.available_at > room.now and m.queue = room.queue
+        where m.claim_token is not null and m.available_at > room.now - interval '1 minute' and m.queue = room.queue
         group by m.tenant
     )
     select u.n::int, u.tenant, c.tenant,
@@ -112,6 +113,8 @@ begin
         exit when v_locked;
         perform pg_sleep(0.001);
     end loop;
+    -- read again, under the lock: buckets that claims wrote out of the order of their moments would fill up twice
+    now := greatest(now, postrow.clock());
     select array_agg(coalesce(r.consumer, '') order by r.n), array_agg(r.own order by r.n),
             array_agg(r.common order by r.n), array_agg(r.own_rate order by r.n), array_agg(r.common_rate order by r.n),
             array_agg(r.wait order by r.n), array_agg(r.run order by r.n), array_agg(0)
