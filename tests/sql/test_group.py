@@ -151,6 +151,18 @@ def test_a_dead_letter_blocks_its_group_until_it_is_decided_if_the_consumer_says
     assert [p for p in taken(take(pg)) if p != "b1"] == expected
 
 
+def test_the_sweep_leaves_groups_that_a_dead_letter_blocks(pg, take, clock):
+    blocking(pg)
+    put(pg, "a1", "a2")
+    pg.settle("bury", take(pg, 1), reasons=["no"])
+    assert take(pg) == []
+    assert pg.rows("sweep", step="groups")[0].done == 0
+    pg.rows("register_consumer", queue="q", handler="h", on_dead="continue")
+    clock.advance(11)
+    assert pg.rows("sweep", step="groups")[0].done == 1, "the consumer blocks no more"
+    assert taken(take(pg)) == ["a2"]
+
+
 def test_one_that_has_expired_blocks_its_group_before_it_is_swept(pg, take, clock):
     blocking(pg)
     put(pg, "a1", expires_at=pg.value("clock") + timedelta(seconds=5))

@@ -146,7 +146,7 @@ $$
 
 -- next
 -- Sets the next message of each of these groups free, if what stands first in it is behind: the one in front of it is gone, or
--- what blocked the group is decided. Due now, so that no watermark has passed it. Taps. Gives how many. A row that is
+-- what blocked the group is decided. A group that a dead letter blocks is left. Due now, so that no watermark has passed it. Taps. Gives how many. A row that is
 -- locked is being claimed, and is left. Internal; called by all that takes messages away.
 create or replace function postrow.promote(queues text[], tenants text[], keys text[], now timestamptz) returns int
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
@@ -155,9 +155,10 @@ set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-    v_tids  tid[];
-    v_taps  int;
-    v_done  int;
+    v_blocks  boolean := exists (select from postrow.consumer c where c.on_dead = 'block');
+    v_tids    tid[];
+    v_taps    int;
+    v_done    int;
 begin
     v_tids := array(
         select o.ctid from (
@@ -170,7 +171,9 @@ begin
         cross join lateral (
             select m.ctid from postrow.message m
             where m.ctid = f.ctid and m.behind and m.claim_token is null for update skip locked) o
-        where f.waits);
+        where f.waits and not (v_blocks and (postrow.consumer_of(g.queue, g.tenant)).on_dead is not distinct from 'block'
+            and exists (select from postrow.dead_letter d where d.queue = g.queue and d.tenant = g.tenant
+                and d.group_key = g.key and d.resolved_at is null)));
     if v_tids = '{}' then
         return 0;
     end if;
