@@ -149,10 +149,7 @@ MUTATIONS = {
     "a limit is counted without a lock": Mutation(
         "62_limit",
         {r"v_locked := pg_try_advisory_xact_lock\(.*\);": "v_locked := true;"},
-        (
-            LIMITS + "test_two_claims_at_once_get_no_more_than_the_limit[{'max_in_flight': 4}]",
-            LIMITS + "test_two_claims_at_once_get_no_more_than_the_limit[{'rate': 4, 'rate_period': '1 hour'}]",
-        ),
+        (LIMITS + "test_two_claims_at_once_get_no_more_than_the_limit[{'max_in_flight': 4}]",),
         "claim_limited",
     ),
     "claims may be compiled": Mutation(
