@@ -96,7 +96,7 @@ def test_nothing_is_set_behind_a_message_that_is_being_settled(actors):
 
 
 def test_the_last_two_of_a_run_that_end_at_once_leave_the_rest_to_the_sweep(actors):
-    """Each sees the other as the holder. A worker does not do that: it acknowledges what it ran in order."""
+    """Each sees the other as the holder. A worker calls free_groups where that can be."""
     one, two, three = actors("one"), actors("two"), actors("three")
     put(three, "a1", "a2", "a3")
     first, second = three.take(2)
@@ -136,3 +136,16 @@ def test_a_purge_does_not_take_what_others_are_being_set_behind(actors):
     assert admin.value("purge", queue="q") == 0
     worker.commit()
     assert admin.value("purge", queue="q") == 2
+
+
+def test_a_message_that_a_producer_holds_by_its_key_is_set_free_all_the_same(actors):
+    producer, one, two = actors("producer"), actors("one").impatient(), actors("two")
+    put(one, "a1")
+    rows = one.take(1)
+    put(one, "a2", dedup_key="k", dedup_while="waiting")
+    assert two.take(10) == []
+    producer.begin()
+    assert producer.row("enqueue", queue="q", payload="again", dedup_key="k", dedup_while="waiting").deduplicated
+    assert one.settle("ack", rows) == ["accepted"]
+    producer.commit()
+    assert taken(two.take(10)) == ["a2"]

@@ -177,6 +177,21 @@ def test_one_that_has_expired_blocks_its_group_before_it_is_swept(pg, take, cloc
     assert taken(take(pg)) == ["a2"]
 
 
+def test_a_dead_letter_that_blocks_is_kept_until_it_is_decided(pg, take, clock):
+    blocking(pg)
+    pg.rows("configure", name="dead_letter_days", value="1")
+    put(pg, "a1", "a2")
+    plain = pg.put(payload="plain")
+    rows = take(pg, 3)
+    pg.settle("bury", [row for row in rows if row.payload in ("a1", "plain")], reasons=["no", "no"])
+    pg.rows("release_claim", token=rows[0].claim_token)
+    clock.advance(3 * 86400)
+    pg.rows("sweep", step="dead")
+    assert pg.find("dead_letter", plain) is None
+    assert [row.payload for row in pg.query("select payload from postrow.dead_letter")] == ["a1"]
+    assert take(pg) == []
+
+
 def test_two_dead_letters_block_until_both_are_decided(pg, take):
     blocking(pg)
     ids = put(pg, "a1", "a2", "a3")
@@ -311,6 +326,65 @@ def test_one_deep_group_does_not_stand_in_front_of_its_neighbours(pg, take):
     assert taken(take(pg, 200)) == list(range(1, 101)), "a run is of a hundred at most"
 
 
+@pytest.mark.parametrize("limit", [{}, {"max_in_flight": 5}, {"rate": 5, "rate_period": "1 hour"}], ids=str)
+def test_what_stands_behind_a_blocked_group_is_claimed_within_the_limit(pg, take, limit):
+    """As many as the claim asks for have to stand back, so it looks on."""
+    pg.rows("register_consumer", queue="q", handler="h", **limit)
+    put(pg, "head")
+    assert len(take(pg, 1)) == 1
+    if "rate" in limit:
+        pg.query("delete from postrow.bucket")
+    put(pg, *range(10))
+    pg.rows("enqueue_lines", queue="q", payloads="1\n" * 100)
+    rows = take(pg, 10)
+    assert {row.group_key for row in rows} == {None}
+    assert len(rows) == (10 if not limit else 4 if "max_in_flight" in limit else 5)
+    assert len([row for row in claim_lanes(pg, 10) if row.id]) == (10 if not limit else 0)
+
+
+def test_a_blocked_group_that_cannot_be_set_behind_does_not_hide_the_lane(committed, functions_on, take):
+    """Its head is acknowledged in a transaction that is open."""
+    with psycopg.connect(committed, autocommit=True) as one, psycopg.connect(committed) as two:
+        pg, handler = functions_on(one), functions_on(two)
+        put(pg, "head")
+        rows = take(pg)
+        put(pg, *range(12))
+        pg.put(payload="plain")
+        put(pg, "other", group="h")
+        handler.settle("ack", rows)
+        assert sorted(taken(take(pg, 10))) == ["other", "plain"]
+        two.rollback()
+
+
+def test_a_head_that_expires_while_it_is_claimed_holds_its_group(pg, take, clock):
+    put(pg, "a1", expires_at=pg.value("clock") + timedelta(seconds=5))
+    put(pg, "a2")
+    rows = take(pg, 1)
+    clock.advance(6)
+    assert take(pg) == []
+    pg.settle("ack", rows)
+    assert taken(take(pg)) == ["a2"]
+
+
+def test_targeted_messages_of_two_priorities_come_once_and_in_order(pg):
+    put(pg, "a1", target="laptop", priority=1)
+    put(pg, "a2", target="laptop", priority=0)
+    put(pg, "a3", target="laptop", priority=2)
+    pg.put(payload="x", target="laptop", priority=2)
+    rows = pg.take(10, worker="laptop")
+    assert [row.payload for row in rows if row.group_key] == ["a1", "a2", "a3"]
+    assert len(rows) == 4
+
+
+def test_free_groups_sets_the_next_free_and_no_more(pg, take):
+    put(pg, "a1", "a2")
+    put(pg, "b1", "b2", group="b")
+    pg.query("update postrow.message set behind = true where group_key = 'g'")
+    lists = {"queues": ["q", "q", "q"], "tenants": ["default"] * 3, "keys": ["g", "b", "none"]}
+    assert pg.value("free_groups", **lists) == 1
+    assert sorted(taken(take(pg))) == ["a1", "a2", "b1", "b2"]
+
+
 def test_targeted_messages_keep_the_order_of_their_group(pg):
     put(pg, "a1", "a2", target="laptop")
     put(pg, "a3")
@@ -437,7 +511,7 @@ def test_the_sweep_of_groups_goes_on_where_it_ended_and_rests_between_two_passes
     assert pg.rows("sweep", step="groups", limit=100)[0].done == 12
 
 
-@pytest.mark.parametrize("text", ["", "x", "1 2 3 4", "12 zz  ", "99999999999999999999   "])
+@pytest.mark.parametrize("text", ["", "x", "1 2 3 4", "12 zz  ", "99999999999999999999   ", "1 ff ff ff", "ü ü ü ü"])
 def test_a_hint_of_the_sweep_that_does_not_parse_counts_as_none(pg, text):
     put(pg, "a1", "a2")
     pg.query("update postrow.message set behind = true")

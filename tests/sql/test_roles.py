@@ -34,6 +34,7 @@ PUBLIC_API = {  # function: (roles, a call of it)
     "pauses": ({WORKER, ADMIN, READER}, {}),
     "subscriptions": ({WORKER, ADMIN, READER}, {"topic": "t"}),
     "once": ({PRODUCER, WORKER, ADMIN}, {"key": "k"}),
+    "free_groups": ({WORKER, ADMIN}, {"queues": ["q"], "tenants": ["default"], "keys": ["g"]}),
     "claim": ({WORKER, ADMIN}, {"queue": "q", "limit": 5, "worker": "w1"}),
     "claim_lanes": (
         {WORKER, ADMIN},

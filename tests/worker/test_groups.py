@@ -1,6 +1,7 @@
 """Groups in a worker: one after the other, in order, across retries, workers and deaths; side by side with the rest."""
 
 import asyncio
+import contextvars
 import random
 import threading
 from collections import Counter, defaultdict
@@ -232,3 +233,70 @@ def test_a_busy_group_is_never_left_to_the_sweep(app, db, start, wait_for, recor
     wait_for(lambda: db.live() == 0)
     assert record.together == []
     assert record.done["g"] == list(range(150))
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+def test_own_transactions_of_some_messages_leave_no_group_behind(app, db, start, wait_for, record, kind):
+    """Their commits meet the acks that the worker writes for the others, and nobody sweeps."""
+
+    async def in_the_loop(message):
+        record.enter(message)
+        if message.payload % 2:
+            async with message.transaction() as tx:
+                await tx.execute("select 1")
+                record.leave(message, done=True)  # with the commit the next may start
+        else:
+            record.leave(message, done=True)
+
+    def in_a_thread(message):
+        record.enter(message)
+        if message.payload % 2:
+            with message.transaction() as tx:
+                tx.execute("select 1")
+                record.leave(message, done=True)
+        else:
+            record.leave(message, done=True)
+
+    app.queue("q").consumer(name="handler")(in_the_loop if kind == "async" else in_a_thread)
+    for group in range(10):
+        db.put_many(range(30), group_key=f"g{group}")
+    start(name="w1", sweep=False)
+    start(name="w2", sweep=False)
+    wait_for(lambda: db.live() == 0)
+    assert record.together == []
+    assert all(done == list(range(30)) for done in record.done.values())
+
+
+def test_a_sync_handler_that_hangs_past_its_timeout_does_not_keep_its_group(app, db, start, wait_for, reached, record):
+    inside, release = reached(), threading.Event()
+
+    @app.queue("q").consumer(name="handler", lease=0.6, timeout=0.3, max_attempts=1)
+    def handle(message):
+        record.enter(message)
+        if message.payload == "a1":
+            inside.come()
+            release.wait(20)
+        record.leave(message, done=True)
+
+    put(db, ["a1", "a2", "a3"])
+    start()
+    inside.wait()
+    try:
+        wait_for(lambda: record.done["g"] == ["a2", "a3"])
+    finally:
+        release.set()
+
+
+def test_no_handler_sees_the_context_of_the_one_before_it(app, db, start, wait_for):
+    mark = contextvars.ContextVar("mark", default=None)
+    seen = []
+
+    @app.queue("q").consumer()
+    async def handle(message):
+        seen.append(mark.get())
+        mark.set(message.payload)
+
+    put(db, ["a1", "a2", "a3"])
+    start()
+    wait_for(lambda: len(seen) == 3)
+    assert seen == [None] * 3

@@ -50,7 +50,7 @@ def _read_claim(lanes: Sequence[tuple[str, int, datetime | None]], rows: Sequenc
             # not the message's own priority: the first of a group may be of another lane
             tenant, priority, _ = lanes[lane - 1]
             edges[lane] = LaneEdge(tenant, priority, row[1], taken[lane], row[3])
-    return Claim(messages, list(edges.values()), rows[0][2] if rows else 0.0)
+    return Claim(messages, [edges[lane] for lane in sorted(edges)], rows[0][2] if rows else 0.0)
 
 
 def claim_lanes(
@@ -83,6 +83,12 @@ def lanes(queue: str, *, worker: str | None = None) -> Op[list[Lane]]:
 def release_claim(token: UUID, queue: str) -> Op[int]:
     """Give back what a claim took whose answer was lost."""
     return Op("select postrow.release_claim($1::uuid, $2::text)", (token, queue), single)
+
+
+def free_groups(groups: Sequence[tuple[str, str, str]]) -> Op[int]:
+    """Let groups (queue, tenant, key) go on of which a message was acknowledged in a handler's own transaction."""
+    lists = ([group[i] for group in groups] for i in range(3))
+    return Op("select postrow.free_groups($1::text[], $2::text[], $3::text[])", tuple(lists), single)
 
 
 class Held(NamedTuple):

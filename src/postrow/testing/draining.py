@@ -268,18 +268,22 @@ class _Draining:
     async def _claim_from(self, queue: str, tenant: str, priority: int) -> Slot | None:
         consumer = self._consumer(queue, tenant)
         assert consumer is not None
-        token = uuid4()
-        op = claims.claim_lanes(
-            queue,
-            [(tenant, priority, None)],
-            per_lane=1,
-            limit=1,
-            lease=max(consumer.lease, self._lease),
-            worker=self._name,
-            token=token,
-        )
-        answer = await execute_async(self._conn, op, binary=True)
-        return Slot(answer.messages[0], token, consumer, self._loop.time()) if answer.messages else None
+        while True:
+            token = uuid4()
+            op = claims.claim_lanes(
+                queue,
+                [(tenant, priority, None)],
+                per_lane=1,
+                limit=1,
+                lease=max(consumer.lease, self._lease),
+                worker=self._name,
+                token=token,
+            )
+            answer = await execute_async(self._conn, op, binary=True)
+            if answer.messages:
+                return Slot(answer.messages[0], token, consumer, self._loop.time())
+            if not any(edge.wait == 0 for edge in answer.edges):
+                return None  # else it set many of a group behind others, and there may be more
 
     async def _handle(self, slot: Slot) -> None:
         self._raised = None

@@ -70,7 +70,7 @@ class Acker:
         if slot.lost:
             self._drop(slot)
             return
-        if slot.settled:
+        if slot.settled and slot.claimed.group_key is None:
             self._settled(slot)
             return
         self._waiting.append(slot)
@@ -122,6 +122,8 @@ class Acker:
             pass  # a busy row's time has come, or it is only a look
 
     async def _write(self, conn: psycopg.AsyncConnection[Any], batch: list[Slot]) -> None:
+        settled = [slot for slot in batch if slot.settled]
+        batch = [slot for slot in batch if not slot.settled]
         for verdict in ("done", "fail", "bury", "release"):
             group = [slot for slot in batch if slot.outcome is not None and slot.outcome.verdict == verdict]
             if not group:
@@ -132,9 +134,27 @@ class Acker:
                 await self._write_singly(conn, group, error)
                 continue
             for slot in group:
-                self._answered(slot, answers.get((slot.tenant, slot.id), "unknown"))
+                answer = answers.get((slot.tenant, slot.id), "unknown")
+                self._answered(slot, answer)
+                if answer == "unknown" and slot.claimed.group_key is not None:
+                    settled.append(slot)
             if verdict == "fail":
                 self._retried({slot.claimed.queue for slot in group})
+        if settled:
+            await self._free_groups(conn, settled)
+
+    async def _free_groups(self, conn: psycopg.AsyncConnection[Any], settled: list[Slot]) -> None:
+        """Of messages that were acknowledged in a transaction of their handlers' own: let their groups go on.
+
+        That transaction may not have seen the ack of the message before, which this worker wrote at the same time.
+        """
+        groups = {(slot.claimed.queue, slot.tenant, slot.claimed.group_key or "") for slot in settled}
+        await execute_async(conn, claims.free_groups(sorted(groups)))
+        for slot in settled:
+            if slot.settled:
+                self._settled(slot)
+            else:
+                self._made_room(slot.claimed.queue, slot.tenant)
 
     async def _write_singly(
         self, conn: psycopg.AsyncConnection[Any], group: list[Slot], error: PostrowError | psycopg.Error

@@ -28,8 +28,8 @@ KEEN = 0.002  # seconds until the next look, for a tap's window after one that f
 HELD_UP = 0.02  # seconds until the next look, when the acker is behind, or groups are
 ASK_EVERY = 5.0  # seconds between looks whether the handler is still the queue's consumer
 IDLE_AFTER = 60.0  # seconds without work, after which the poll interval is five times as long
-# times the worker's concurrency, and 2,000: outcomes that wait to be written, and messages that wait for others of
-# their groups, before it claims no more
+# times the worker's concurrency, and 2,000: outcomes that wait to be written before it claims no more, and messages
+# that wait for others of their groups before it claims one by one
 UNWRITTEN = 4
 
 
@@ -103,9 +103,11 @@ class Claimer:
         for feed in self._feeds:
             if queue in (feed.consumer.queue.name, "*") and (tenant == "*" or feed.consumer.tenant in ("*", tenant)):
                 if "*" in (queue, tenant):
-                    feed.lanes.look_again()  # resumed
+                    feed.lanes.look_again()  # resumed, or another consumer
                 else:
                     feed.lanes.tapped(tenant)
+                if feed.consumer.max_in_flight is not None:
+                    feed.lanes.made_room()  # it may be for that
                 self._look_at = time.monotonic() + TAP_WINDOW
                 self._wake.set()
 
@@ -126,8 +128,8 @@ class Claimer:
         """An outcome was written that lets another message be claimed: the next of a group, or within a limit."""
         for feed in self._feeds:
             if queue == feed.consumer.queue.name and feed.consumer.tenant in ("*", tenant):
-                if feed.consumer.max_in_flight is not None:
-                    feed.lanes.look_again()  # of any tenant
+                if feed.consumer.limited:
+                    feed.lanes.made_room(tenant if feed.consumer.max_in_flight is None else None)
                 else:
                     feed.lanes.tapped(tenant)
                 self._wake.set()
@@ -174,7 +176,11 @@ class Claimer:
         return min(own, self._concurrency - self._executor.total)
 
     def _held_up(self) -> bool:
-        return self._acker.pending + self._executor.waiting > max(2000, UNWRITTEN * self._concurrency)
+        return self._acker.pending > self._most_held
+
+    @property
+    def _most_held(self) -> int:
+        return max(2000, UNWRITTEN * self._concurrency)
 
     async def _round(self, conn: psycopg.AsyncConnection[Any]) -> tuple[bool, bool]:
         """One claim for each consumer with free slots. Whether anything was found, and whether any left something."""
@@ -184,7 +190,9 @@ class Claimer:
             if self._stopping or self._held_up():
                 self._short = True
                 break
-            limit = min(self._free(feed), BATCH)
+            # with so many that wait for others of their groups only the first of a group, which can start
+            most = 1 if self._executor.waiting > self._most_held else BATCH
+            limit = min(self._free(feed), most)
             count = await self._claim(conn, feed, limit) if limit > 0 else 0
             found = found or count > 0
             full = full or count >= limit > 0 or (count > 0 and feed.lanes.more)
@@ -255,6 +263,7 @@ class Claimer:
             await asyncio.sleep(0)
             return
         now = time.monotonic()
+        discover = True
         if self._held_up():
             pause = HELD_UP
         elif all(self._free(feed) <= 0 for feed in self._feeds):
@@ -266,11 +275,14 @@ class Claimer:
             pause = self._poll_interval * (5 if idle else 1)
             pause = min(pause, *(feed.lanes.due_in for feed in self._feeds))
             pause = max(0.0, min(pause, self._look_at - now))
+            held = min(feed.lanes.held_for for feed in self._feeds)
+            if held < pause:  # by a limit: its lanes are known
+                pause, discover = held, False
         try:
             async with asyncio.timeout(pause):
                 await self._wake.wait()
         except TimeoutError:
-            if pause > KEEN:
+            if discover and pause > KEEN:
                 self.look_everywhere()
         if time.monotonic() >= self._look_at:
             self._look_at = float("inf")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import inspect
 import json
@@ -59,6 +60,7 @@ class Executor:
         self._loop = asyncio.get_running_loop()
         self._threads = Threads(threads)
         self._stopping = False
+        self._context = contextvars.copy_context()  # of handlers: none sees what another has set
         self.running: dict[Consumer, int] = {}
         self.total = 0
         self.waiting = 0  # of groups: held, and to be handled after another
@@ -91,9 +93,8 @@ class Executor:
         try:
             if consumer.is_async:
                 message = build(slot, self._extend_async, self._transactions)
-                if consumer.timeout is not None:
-                    slot.deadline = time.monotonic() + consumer.timeout.total_seconds()
-                slot.task = self._loop.create_task(self._run(slot, message))
+                self._set_deadline(slot)
+                slot.task = self._loop.create_task(self._run(slot, message), context=self._context.copy())
             else:
                 message = build(slot, self._extend_sync, self._transactions)
                 self._threads.submit(functools.partial(self._run_in_thread, slot, message))
@@ -107,6 +108,7 @@ class Executor:
         slot.lost = True
         if not slot.started:
             return  # it waits for another of its group, and will not be started
+        self._give_back_after(slot)
         log.warning(
             "lost the lease of %s / %s %s: %s",
             slot.claimed.queue,
@@ -134,6 +136,17 @@ class Executor:
         """Take no more sync handlers; running threads are not waited for, idle ones end now."""
         self._threads.close()
 
+    def _set_deadline(self, slot: Slot) -> None:
+        """No lease is renewed past the timeout: not of this message, nor of those of its group that wait for it."""
+        timeout = slot.consumer.timeout
+        if timeout is None:
+            return
+        deadline = time.monotonic() + timeout.total_seconds()
+        held: Slot | None = slot
+        while held is not None:
+            held.deadline = deadline
+            held = held.then
+
     async def _run(self, slot: Slot, message: Message[Any]) -> None:
         timeout = slot.consumer.timeout
         handled.set(Parent(message.id, message.hops))  # of this task alone
@@ -153,8 +166,7 @@ class Executor:
         self._end(slot, outcome)
 
     def _run_in_thread(self, slot: Slot, message: Message[Any]) -> None:
-        if slot.consumer.timeout is not None:
-            slot.deadline = time.monotonic() + slot.consumer.timeout.total_seconds()
+        self._set_deadline(slot)
         handled.set(Parent(message.id, message.hops))  # of this thread, until its next message
         try:
             outcome = returned(slot.consumer.handler(message))

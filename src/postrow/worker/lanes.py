@@ -53,10 +53,12 @@ class Lanes:
         self._called_at = -math.inf  # when a look was asked for
         self._chosen_at = -math.inf
         self._due_at = math.inf
+        self._held: dict[Key, float] = {}  # lanes that a limit holds back, until then or until room is made
         self._asked = (0, 0)  # by the last claim: of one lane, and of all
         self.more = False  # whether the last claim left something in a lane, as it gave all that was asked of it
         self._turns = 0  # claims that had a choice of priorities
         self._slow = SLOW
+        self._limited = False  # whether a limit has held lanes back
         self._in_vain = 0  # discoveries that found something ready of which a claim then got nothing
 
     def forget(self) -> None:
@@ -72,6 +74,14 @@ class Lanes:
         now = time.monotonic()
         for key in self._known[tenant]:
             self._states[key].tapped_at = now
+            self._ready[key] = None
+            self._held.pop(key, None)
+
+    def made_room(self, tenant: str | None = None) -> None:
+        """Within a limit there may be room again, of a tenant or of all."""
+        self._in_vain = 0
+        for key in list(self._held) if tenant is None else self._known.get(tenant, ()):
+            self._held.pop(key, None)
             self._ready[key] = None
 
     def look_again(self) -> None:
@@ -105,6 +115,11 @@ class Lanes:
         """Seconds until a lane that was seen has something due; infinity where none was."""
         return max(0.0, self._due_at - time.monotonic())
 
+    @property
+    def held_for(self) -> float:
+        """Seconds until a lane that a limit holds back is worth a look; infinity where there is none."""
+        return max(0.0, min(self._held.values(), default=math.inf) - time.monotonic())
+
     def choose(
         self, limit: int, others: frozenset[str] = frozenset()
     ) -> tuple[list[tuple[str, int, datetime | None]], int]:
@@ -114,13 +129,18 @@ class Lanes:
         a backlog and the others gave less of late: those share what these leave. Each twentieth time the priorities
         are turned round, so that none starves: a twentieth of the time is that of the last.
         """
-        keys = [key for key in self._ready if key[0] not in others]
+        if self._held:
+            now = time.monotonic()
+            self._held = {key: until for key, until in self._held.items() if until > now}
+        keys = [key for key in self._ready if key[0] not in others and key not in self._held]
         random.shuffle(keys)
         several = len({key[1] for key in keys}) > 1
         self._turns += several
         turn = -1 if several and self._turns % AGING == 0 else 1
         keys.sort(key=lambda key: key[1] * turn)
-        keys = keys[:MOST_LANES]  # by chance: else a backlog would starve among very many lanes with few messages
+        # by chance, else a backlog would starve among very many lanes with few messages; where a limit holds lanes back
+        # most of so many would have no room
+        keys = keys[: min(MOST_LANES, max(8, 2 * limit)) if self._limited else MOST_LANES]
         keys.sort(key=lambda key: (key[1] * turn, self._gave(key) == math.inf))  # a backlog after the few of others
         if len(self._states) > REMEMBERED:
             self._states.clear()
@@ -184,24 +204,18 @@ class Lanes:
             self.more = self.more or state.gave == math.inf
             if edge.taken:
                 state.gave_at = now
-            elif self._is_done(state, edge, now):
+            elif edge.wait is not None:
+                self._limited = self._limited or edge.wait > 0
+                self._held[key] = now + edge.wait
+            elif now - state.gave_at > TAP_WINDOW and state.tapped_at < self._chosen_at:
                 self._ready.pop(key, None)
-        waits = [edge.wait for edge in edges if edge.wait is not None and not edge.taken]
         if any(edge.taken for edge in edges):
             self._in_vain = 0
-        if waits:
-            self._due_at = min(self._due_at, now + min(waits))
-        elif not self._ready:
+        if not self._ready:
             # What is due next stood behind what is done now: look before sleeping. But what is ready and yet not to be
             # had is locked, as by a producer whose message it stands for: it is asked for less and less often.
             self._due_at = now + min(LOCKED_MOST, LOCKED_FIRST * 2**self._in_vain) if self._in_vain else -math.inf
             self._in_vain = min(self._in_vain + 1, 20)
-
-    def _is_done(self, state: _LaneState, edge: LaneEdge, now: float) -> bool:
-        """Whether a lane that gave nothing is not worth another look for now."""
-        if edge.wait is not None:
-            return edge.wait > 0
-        return now - state.gave_at > TAP_WINDOW and state.tapped_at < self._chosen_at
 
     def _judge(self, edges: list[LaneEdge], took: float, *, grouped: bool) -> bool:
         """Whether a claim took longer than its rows account for."""

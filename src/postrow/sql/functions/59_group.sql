@@ -8,12 +8,13 @@
 -- each and "limit" in all, first the head of each group, then each one's second, and so on. Who has failed before comes alone. What
 -- is not of a group stays as it is. `behinds`: which of them follow another of this claim. The others are set behind
 -- (`parked`: how many), where what is in front of them can be locked: who takes that away waits, and then sees them.
--- `skipped`: the lanes of those that could be neither. Locks: of the groups, one of 1,024 each, until the transaction's end,
+-- `skipped`: the lanes of those that could be neither. `held` and `shut`: the groups, `<tenant> <key>`, of which something comes,
+-- and those of which all was left, as others have them or what is in front. Locks: of the groups, one of 1,024 each, until the transaction's end,
 -- never waiting; in REPEATABLE READ that would prove nothing, so it is refused there. Internal. Raises PW003.
 create or replace function postrow.in_turn(
     queue text, worker text, "limit" int, run int, now timestamptz, sized boolean, inout lanes int[], inout tenants text[],
     inout ids uuid[], inout tids tid[], inout dues timestamptz[], inout sizes int[], groups text[],
-    out behinds boolean[], out parked int, out skipped int[]
+    out behinds boolean[], out parked int, out skipped int[], out held text[], out shut text[]
 )
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
 set enable_indexscan = on set enable_tidscan = on set enable_seqscan = off set enable_bitmapscan = off
@@ -87,7 +88,7 @@ begin
                                 and (m.target is null or m.target is not distinct from in_turn.worker) as ready
                         from postrow.message m
                         where m.queue = in_turn.queue and m.tenant = g.tenant and m.group_key = g.key
-                            and (m.expires_at is null or m.expires_at > in_turn.now or b.blocks)
+                            and (m.claim_token is not null or m.expires_at is null or m.expires_at > in_turn.now or b.blocks)
                         order by (m.claim_token is null), m.enqueued_at, m.id
                         limit v_run) m
                 ) r
@@ -114,8 +115,10 @@ begin
     -- but for who is first himself, and was more than the limit
     v_keep := array(select f.tid from unnest(v_taken.shut, v_taken.firsts) f(n, tid) where f.n <> all (v_taken.blocked));
     select coalesce(array_agg(c.tid) filter (where g.n = any (v_fronts) and c.tid <> all (v_keep)), '{}'),
-            array_agg(distinct c.lane) filter (where (g.n = any (v_fronts) and c.tid <> all (v_keep)) is not true)
-        into v_behind, skipped
+            array_agg(distinct c.lane) filter (where (g.n = any (v_fronts) and c.tid <> all (v_keep)) is not true),
+            array_agg(distinct c.tenant || ' ' || c.key) filter (where (g.n = any (v_fronts)) is not true
+                and c.tid <> all (v_keep))
+        into v_behind, skipped, shut
     from unnest(in_turn.lanes, in_turn.tenants, in_turn.tids, in_turn.groups) c(lane, tenant, tid, key)
     left join unnest(v_tenants, v_keys) with ordinality g(tenant, key, n) on g.tenant = c.tenant and g.key = c.key
     where c.key is not null and (c.tid = any (v_taken.tids)) is not true;
@@ -123,6 +126,7 @@ begin
         update postrow.message m set behind = true where m.ctid = any (v_behind);
     end if;
     parked := cardinality(v_behind);
+    held := array(select v_tenants[n] || ' ' || v_keys[n] from unnest(v_taken.heads) n);
 
     -- what is of no group, as far as the limit goes; then the heads, then what follows
     if v_plain = in_turn."limit" and cardinality(in_turn.groups) > v_plain then
@@ -170,7 +174,8 @@ begin
             order by (m.claim_token is null), m.enqueued_at, m.id limit 1) f
         cross join lateral (
             select m.ctid from postrow.message m
-            where m.ctid = f.ctid and m.behind and m.claim_token is null for update skip locked) o
+            -- past a producer whose message it stands for, who has it for key share; a claim has it for update
+            where m.ctid = f.ctid and m.behind and m.claim_token is null for no key update skip locked) o
         where f.waits and not (v_blocks and (postrow.consumer_of(g.queue, g.tenant)).on_dead is not distinct from 'block'
             and exists (select from postrow.dead_letter d where d.queue = g.queue and d.tenant = g.tenant
                 and d.group_key = g.key and d.resolved_at is null)));
@@ -185,5 +190,16 @@ begin
     select count(postrow.tap(f.queue, f.tenant)), max(f.n) into v_taps, v_done
     from (select queue, tenant, sum(count(*)) over () as n from freed group by queue, tenant) f;
     return v_done;
+end
+$$
+
+-- next
+-- The same, for workers: when a message of a group was acknowledged in a handler's own transaction, which may have ended at the
+-- same time as another of the group, or seen the group as it was before. Who calls it: workers, after such a handler.
+create or replace function postrow.free_groups(queues text[], tenants text[], keys text[]) returns int
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return postrow.promote(free_groups.queues, free_groups.tenants, free_groups.keys, postrow.clock());
 end
 $$

@@ -47,10 +47,12 @@ $$
 -- whole), there a message has to be looked up by where it is. In one statement the planner may turn the join round and
 -- read every message of a tenant, or lock more rows than the limit, when its statistics are old.
 -- The plan is made at each call, with the values at hand: a plan kept from an empty table reads a full one whole.
--- Equality on queue, tenant and priority: runs on Citus. `sizes` only where `sized`. Internal.
+-- Equality on queue, tenant and priority: runs on Citus. `sizes` only where `sized`. Groups in `shut` (`<tenant> <key>`) are
+-- passed by. Internal.
 create or replace function postrow.pick(
     queue text, tenant text, priority smallint, target text, after timestamptz, "limit" int, now timestamptz,
-    sized boolean, out ids uuid[], out tids tid[], out dues timestamptz[], out sizes int[], out groups text[], out grouped boolean
+    sized boolean, shut text[] default null, out ids uuid[], out tids tid[], out dues timestamptz[], out sizes int[],
+    out groups text[], out grouped boolean
 )
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
 set enable_indexscan = on set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
@@ -68,6 +70,7 @@ begin
             and (pick.target is null and m.target is null or m.target = pick.target)
             and m.available_at <= pick.now and m.available_at >= coalesce(pick.after, '-infinity')
             and (m.expires_at is null or m.expires_at > pick.now)
+            and (pick.shut is null or m.group_key is null or (m.tenant || ' ' || m.group_key) <> all (pick.shut))
         order by m.available_at
         limit pick."limit"
         for update skip locked
@@ -76,27 +79,32 @@ end
 $$
 
 -- next
--- Picks from one lane, and of what it finds in groups those whose turn it is. `frontier`: how far the lane was seen, null where
--- something of a group had to be left; `more`: there may be more than was asked for. Looks again while it found only
--- messages that had to stand back, for 100 ms at most. Internal.
+-- Picks from one lane, and of what it finds in groups those whose turn it is, but for groups in `shut`. `held`: the groups of
+-- what it gives. `frontier`: how far the lane was seen, null where something of a group had to be left; `more`: there may be
+-- more than was asked for; `again`: it gives nothing, and could not look on. While it finds only messages that have to stand
+-- back it sets up to 1,000 of them behind, and looks again past them, for 100 ms at most. Internal.
 create or replace function postrow.pick_lane(
     queue text, tenant text, priority smallint, target text, worker text, after timestamptz, "limit" int, run int,
-    now timestamptz, sized boolean, out ids uuid[], out tids tid[], out dues timestamptz[], out sizes int[], out behinds boolean[],
-    out frontier timestamptz, out more boolean, out grouped boolean
+    now timestamptz, sized boolean, shut text[], out ids uuid[], out tids tid[], out dues timestamptz[], out sizes int[],
+    out behinds boolean[], out frontier timestamptz, out more boolean, out again boolean, out grouped boolean, out held text[]
 )
 language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
     v_began   timestamptz := clock_timestamp();
-    v_most    int := pick_lane."limit";
+    v_wide    boolean := false;
+    v_left    boolean := false;
+    v_parked  int := 0;
+    v_most    int;
     v_picked  record;
     v_turn    record;
     v_count   int;
 begin
     loop
+        v_most := case when v_wide then greatest(pick_lane."limit", 1000) else pick_lane."limit" end;
         v_picked := postrow.pick(pick_lane.queue, pick_lane.tenant, pick_lane.priority, pick_lane.target, pick_lane.after,
-            v_most, pick_lane.now, pick_lane.sized);
+            v_most, pick_lane.now, pick_lane.sized, shut);
         v_count := cardinality(v_picked.ids);
         ids := v_picked.ids;
         tids := v_picked.tids;
@@ -105,21 +113,33 @@ begin
         grouped := v_picked.grouped;
         more := v_count >= v_most;
         frontier := case when more then v_picked.dues[v_count] else pick_lane.now end - interval '0.2 s';
-        exit when not grouped;
-        v_turn := postrow.in_turn(pick_lane.queue, pick_lane.worker, pick_lane."limit", pick_lane.run, pick_lane.now, pick_lane.sized,
-            array_fill(1, array[v_count]), array_fill(pick_lane.tenant, array[v_count]), ids, tids, dues, sizes,
-            v_picked.groups);
-        ids := v_turn.ids;
-        tids := v_turn.tids;
-        dues := v_turn.dues;
-        sizes := v_turn.sizes;
-        behinds := v_turn.behinds;
-        if v_turn.skipped is not null then
-            frontier := null;
+        if grouped then
+            v_turn := postrow.in_turn(pick_lane.queue, pick_lane.worker, pick_lane."limit", pick_lane.run, pick_lane.now,
+                pick_lane.sized, array_fill(1, array[v_count]), array_fill(pick_lane.tenant, array[v_count]), ids, tids, dues,
+                sizes, v_picked.groups);
+            ids := v_turn.ids;
+            tids := v_turn.tids;
+            dues := v_turn.dues;
+            sizes := v_turn.sizes;
+            behinds := v_turn.behinds;
+            held := v_turn.held;
+            v_parked := v_parked + v_turn.parked;
+            v_left := v_left or v_turn.skipped is not null;
+            shut := shut || v_turn.shut;
         end if;
-        exit when ids <> '{}' or not more or v_turn.parked = 0 or clock_timestamp() - v_began > interval '100 ms';
-        v_most := greatest(v_most, 1000);
+        if v_wide then
+            v_wide := false;  -- within the limit now
+            continue;
+        end if;
+        exit when not grouped;
+        exit when ids <> '{}' or not more or v_turn.parked = 0 and v_turn.shut is null
+            or clock_timestamp() - v_began > interval '100 ms';
+        v_wide := true;
     end loop;
+    if v_left then
+        frontier := null;
+    end if;
+    again := ids = '{}' and more and v_parked > 0;
 end
 $$
 
@@ -192,6 +212,7 @@ as $$
 declare
     v_lane    record;
     v_picked  record;
+    v_held    text[];
     v_fit     int;
 begin
     tenants := '{}';
@@ -210,7 +231,9 @@ begin
     order by m.tenant, m.priority limit 1;
     while found and cardinality(ids) < pick_targeted."limit" and (bytes is null or bytes > 0) loop
         v_picked := postrow.pick_lane(pick_targeted.queue, v_lane.tenant, v_lane.priority, pick_targeted.worker,
-            pick_targeted.worker, null, pick_targeted."limit" - cardinality(ids), pick_targeted.run, pick_targeted.now, bytes is not null);
+            pick_targeted.worker, null, pick_targeted."limit" - cardinality(ids), pick_targeted.run, pick_targeted.now, bytes is not null,
+            v_held);
+        v_held := v_held || v_picked.held;  -- they are not marked yet: another lane must not give them again
         v_fit := postrow.fitting(v_picked.sizes, bytes, ids = '{}');
         tenants := tenants || array_fill(v_lane.tenant, array[v_fit]);
         ids := ids || v_picked.ids[:v_fit];
@@ -360,7 +383,7 @@ begin
         -- the first round: what is left, over the lanes of this priority that are left; rounded up, without an overflow
         v_share := case when v_lane.round = 2 then v_left else (v_left - 1) / v_lane.siblings + 1 end;
         v_picked := postrow.pick_lane(claim.queue, v_lane.tenant, v_lane.priority, null, claim.worker, claim.after, v_share,
-            100, v_now, v_bytes is not null);
+            100, v_now, v_bytes is not null, null);
         v_fit := postrow.fitting(v_picked.sizes, v_bytes, v_left = claim."limit");
         -- all of the lane was seen: the moment of the claim; else the last that was taken; less a trail of 0.2 s
         v_frontier := case
@@ -430,8 +453,11 @@ declare
     v_behinds    boolean[];      -- who follows another of its group in this claim,
     v_skipped    int[];          -- and lanes in which something was left
     v_more       boolean := false;
-    v_each       int := claim_lanes.per_lane;  -- how many are picked of a lane,
-    v_most       int;                          -- and in all
+    v_each       int;            -- how many are picked of a lane,
+    v_most       int;            -- and in all:
+    v_wide       boolean := false;  -- more than may be claimed, to set them behind
+    v_shut       text[];         -- groups that are passed by
+    v_parked     int := 0;
     v_began      timestamptz := clock_timestamp();
     v_row        postrow.claimed;
 begin
@@ -461,8 +487,9 @@ begin
             v_bytes := case when v_own.bytes < 0 then 0 else v_own.bytes end;
         end if;
     end if;
-    v_most := v_left;
     loop
+        v_each := case when v_wide then greatest(claim_lanes.per_lane, 1000) else claim_lanes.per_lane end;
+        v_most := case when v_wide then greatest(v_left, 1000) else v_left end;
         select coalesce(array_agg(p.n), '{}'), coalesce(array_agg(p.tenant), '{}'), coalesce(array_agg(p.id), '{}'),
                 coalesce(array_agg(p.ctid), '{}'), coalesce(array_agg(p.available_at), '{}'), coalesce(array_agg(p.size), '{}'),
                 array_agg(p.group_key), coalesce(bool_or(p.group_key is not null), false)
@@ -479,6 +506,7 @@ begin
                     and m.claim_token is null and m.target is null and not m.behind
                     and m.available_at <= v_now and m.available_at >= coalesce(l.after, '-infinity')
                     and (m.expires_at is null or m.expires_at > v_now)
+                    and (v_shut is null or m.group_key is null or (m.tenant || ' ' || m.group_key) <> all (v_shut))
                 order by m.available_at
                 limit v_each
                 for update skip locked
@@ -497,16 +525,24 @@ begin
             v_counts[v_lanes[i]] := v_counts[v_lanes[i]] + 1;
             v_last[v_lanes[i]] := v_dues[i];
         end loop;
+        if v_grouped then
+            v_more := v_picked >= v_most or v_each = any (v_counts);
+            v_turn := postrow.in_turn(claim_lanes.queue, claim_lanes.worker, v_left, 100, v_now, v_bytes is not null, v_lanes,
+                v_tenants, v_ids, v_tids, v_dues, v_sizes, v_groups);
+            v_parked := v_parked + v_turn.parked;
+            v_behinds := v_turn.behinds;
+            v_skipped := v_skipped || v_turn.skipped;
+            v_shut := v_shut || v_turn.shut;
+        end if;
+        if v_wide then
+            v_wide := false;  -- within the limits now
+            continue;
+        end if;
+        -- found only messages that have to stand back: look past them, as pick_lane does
         exit when not v_grouped;
-        v_more := v_picked >= v_most or v_each = any (v_counts);
-        v_turn := postrow.in_turn(claim_lanes.queue, claim_lanes.worker, v_left, 100, v_now, v_bytes is not null, v_lanes,
-            v_tenants, v_ids, v_tids, v_dues, v_sizes, v_groups);
-        v_behinds := v_turn.behinds;
-        v_skipped := v_turn.skipped;
-        -- messages that had to stand back are out of the way now: look again, for 100 ms at most
-        exit when v_turn.ids <> '{}' or not v_more or v_turn.parked = 0 or clock_timestamp() - v_began > interval '100 ms';
-        v_each := greatest(v_each, 1000);
-        v_most := greatest(v_most, 1000);
+        exit when v_turn.ids <> '{}' or not v_more or v_turn.parked = 0 and v_turn.shut is null
+            or clock_timestamp() - v_began > interval '100 ms';
+        v_wide := true;
     end loop;
     -- ... but for the one in which the claim stopped, if it did, those behind it, and those that gave all they may
     v_stop := case when v_fit < v_picked then v_lanes[v_fit + 1]
@@ -555,7 +591,7 @@ begin
             v_row.queue := claim_lanes.queue;
             v_row.priority := claim_lanes.priorities[i];
             v_row.frontier := v_frontiers[i];
-            if v_fit = 0 and v_more then
+            if v_fit = 0 and v_more and v_parked > 0 then  -- there was no time to look on
                 v_row.claimed_at := v_now;
                 v_row.due_at := v_now;
             end if;

@@ -16,8 +16,7 @@ end
 $$
 
 -- next
--- How many tokens a bucket has: `rate` at most, and at first; they come back evenly, `rate` in a period. A clock that was
--- set back gives none. Internal.
+-- How many tokens a bucket has: `rate` at most, and at first; they come back evenly, `rate` in a period. Internal.
 create or replace function postrow.tokens(rate int, period interval, had double precision, at timestamptz, now timestamptz)
 returns double precision
 language sql immutable parallel safe
@@ -73,7 +72,8 @@ $$
 -- next
 -- claim_lanes for a queue with limits, one lane after the other: what a lane may give is the least of per_lane, what is left
 -- of "limit", and the room of its tenant and of its consumer. A lane for which there was no room has a row with a null id, a
--- null frontier and, if it is a rate that it waits for, in due_at the moment when there is a token (claimed_at: now).
+-- null frontier, and in due_at (claimed_at: now) the moment to look again: when there is a token, if it waits for a rate; else,
+-- as nobody knows, in 250 ms; tap_room tells sooner.
 -- Another claim of the queue that takes longer than 50 ms: nothing, and due_at is 5 ms from now. Internal. Raises PW003.
 create or replace function postrow.claim_limited(
     queue text, tenants text[], priorities smallint[], afters timestamptz[], per_lane int, "limit" int, lease interval,
@@ -100,6 +100,8 @@ declare
     v_fit        int;
     v_room       int;
     v_ahead      int[];               -- by consumer: its lanes of this priority that are left, for their shares of v_common
+    v_places     bigint[];            -- by lane: its tenant's place in the lists
+    v_firsts     bigint[];            -- by tenant: the place of the first with the same consumer
     v_t          int;                 -- the tenant's place in the lists,
     v_c          int;                 -- and that of the first with the same consumer
     v_row        postrow.claimed;
@@ -115,6 +117,11 @@ begin
     end loop;
     -- read again, under the lock: buckets that claims wrote out of the order of their moments would fill up twice
     now := greatest(now, postrow.clock());
+    if v_locked then  -- where the clock was set back, they fill up from now on
+        update postrow.bucket b set at = claim_limited.now
+        where b.queue = claim_limited.queue and b.at > claim_limited.now
+            and (b.scope = 'consumer' or b.tenant = any (v_names));
+    end if;
     select array_agg(coalesce(r.consumer, '') order by r.n), array_agg(r.own order by r.n),
             array_agg(r.common order by r.n), array_agg(r.own_rate order by r.n), array_agg(r.common_rate order by r.n),
             array_agg(r.wait order by r.n), array_agg(r.run order by r.n), array_agg(0)
@@ -142,16 +149,22 @@ begin
             v_taken[t] := v_taken[t] + v_fit;
         end loop;
     end if;
+    select array_agg(n.n order by l.n) into v_places
+    from unnest(claim_limited.tenants) with ordinality l(tenant, n) join unnest(v_names) with ordinality n(tenant, n) using (tenant);
+    select array_agg(c.n order by t.n) into v_firsts
+    from unnest(v_consumers) with ordinality t(consumer, n)
+    join (select u.consumer, min(u.n) as n from unnest(v_consumers) with ordinality u(consumer, n) group by u.consumer) c
+        using (consumer);
     for i in 1 .. coalesce(cardinality(claim_limited.tenants), 0) loop
-        v_t := array_position(v_names, claim_limited.tenants[i]);
-        v_c := array_position(v_consumers, v_consumers[v_t]);
+        v_t := v_places[i];
+        v_c := v_firsts[v_t];
         v_room := case when not v_locked or v_names[v_t] = any (claim_limited.paused) or '*' = any (claim_limited.paused) then 0
             else least(v_own[v_t], v_common[v_c]) end;
         if claim_limited.priorities[i] is distinct from claim_limited.priorities[i - 1] then
             v_ahead := array_fill(0, array[cardinality(v_names)]);
             for j in i .. cardinality(claim_limited.tenants) loop
                 exit when claim_limited.priorities[j] <> claim_limited.priorities[i];
-                v_share := array_position(v_consumers, v_consumers[array_position(v_names, claim_limited.tenants[j])]);
+                v_share := v_firsts[v_places[j]];
                 v_ahead[v_share] := v_ahead[v_share] + 1;
             end loop;
         end if;
@@ -164,11 +177,12 @@ begin
         v_row.frontier := case when v_room > 0 then nullif(claim_limited.afters[i], '-infinity') end;
         v_row.claimed_at := claim_limited.now;
         v_row.due_at := case when not v_locked then claim_limited.now + interval '5 ms'
-            when v_room <= 0 then claim_limited.now + make_interval(secs => v_waits[v_t]) end;
+            when least(v_own[v_t], v_common[v_c]) <= 0
+                then claim_limited.now + make_interval(secs => coalesce(v_waits[v_t], 0.25)) end;
         if v_share > 0 and (v_bytes is null or v_bytes > 0) then
             v_picked := postrow.pick_lane(claim_limited.queue, v_names[v_t], claim_limited.priorities[i], null,
                 claim_limited.worker, claim_limited.afters[i], v_share, v_runs[v_t], claim_limited.now,
-                v_bytes is not null);
+                v_bytes is not null, null);
             v_fit := postrow.fitting(v_picked.sizes, v_bytes, v_left = claim_limited."limit");
             if v_fit = cardinality(v_picked.ids) then
                 v_row.frontier := v_picked.frontier;
@@ -185,7 +199,7 @@ begin
                 v_common[v_c] := v_common[v_c] - v_fit;
                 v_taken[v_t] := v_taken[v_t] + v_fit;
                 continue;
-            elsif v_picked.more then
+            elsif v_picked.again then
                 v_row.due_at := claim_limited.now;
             end if;
         end if;
@@ -214,7 +228,7 @@ as $$
 #variable_conflict use_column
 begin
     if exists (select from postrow.consumer c where coalesce(c.max_in_flight, c.tenant_max_in_flight) is not null) then
-        perform postrow.tap(u.queue, case when c.tenant = '*' and c.max_in_flight is not null then '*' else u.tenant end)
+        perform postrow.tap(u.queue, u.tenant)
         from (select distinct f.queue, f.tenant from unnest(tap_room.queues, tap_room.tenants) f(queue, tenant)) u
         cross join lateral postrow.consumer_of(u.queue, u.tenant) c
         where coalesce(c.max_in_flight, c.tenant_max_in_flight) is not null;

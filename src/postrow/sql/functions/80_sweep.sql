@@ -105,16 +105,16 @@ $$
 -- next
 -- Groups in which something is behind and nothing stands in front of it: its first message is set free. Who takes a message
 -- away does that, but for a race of two that end at the same time; so each group is looked at, at most each 10 s, in the order of
--- the index, five times "limit" a call. Where the session's last call ended is in the setting postrow.swept_groups, a hint:
--- `<moment> <queue> <tenant> <key>`, the names in hex; a text that does not parse counts as none.
-create or replace function postrow.sweep_groups("limit" int, now timestamptz) returns int
+-- the index, five times "limit" a call, and `more` until all were. Where the session's last call ended is in the setting
+-- postrow.swept_groups, a hint: `<moment> <queue> <tenant> <key>`; a text that does not parse counts as none.
+create or replace function postrow.sweep_groups("limit" int, now timestamptz, out done int, out more boolean)
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 as $$
 #variable_conflict use_column
 declare
     v_state    text[] := regexp_match(current_setting('postrow.swept_groups', true),
-        '^([0-9]{1,12}) ((?:[0-9a-f]{2})*) ((?:[0-9a-f]{2})*) ((?:[0-9a-f]{2})*)$');
+        '^([0-9]{1,12}) ([^ ]*) ([^ ]*) (.*)$');
     v_clock    bigint := date_part('epoch', sweep_groups.now)::bigint;
     v_from     text[] := '{"","",""}';
     v_most     bigint := 5 * sweep_groups."limit"::bigint;
@@ -122,12 +122,13 @@ declare
     v_tenants  text[];
     v_keys     text[];
     v_count    int;
-    v_done     int;
 begin
-    if v_state[2] <> '' then
-        v_from := array(select convert_from(decode(u, 'hex'), 'UTF8') from unnest(v_state[2:4]) u);
+    done := 0;
+    more := false;
+    if v_state[2] <> '' and v_clock - v_state[1]::bigint between 0 and 60 then
+        v_from := v_state[2:4];
     elsif v_clock - v_state[1]::bigint between 0 and 9 then
-        return 0;  -- all were looked at a moment ago
+        return;  -- all were looked at a moment ago
     end if;
     with recursive g as (
         (select m.queue, m.tenant, m.group_key, 1 as n from postrow.message m
@@ -144,11 +145,11 @@ begin
         into v_queues, v_tenants, v_keys
     from g;
     v_count := coalesce(cardinality(v_keys), 0);
-    v_done := postrow.promote(v_queues, v_tenants, v_keys, sweep_groups.now);
-    perform set_config('postrow.swept_groups', case when v_count < v_most then v_clock || '   '
-        else format('%s %s %s %s', v_clock, encode(convert_to(v_queues[v_count], 'UTF8'), 'hex'),
-            encode(convert_to(v_tenants[v_count], 'UTF8'), 'hex'), encode(convert_to(v_keys[v_count], 'UTF8'), 'hex')) end, false);
-    return v_done;
+    done := postrow.promote(v_queues, v_tenants, v_keys, sweep_groups.now);
+    more := v_count >= v_most;
+    perform set_config('postrow.swept_groups', case when more
+        then format('%s %s %s %s', v_clock, v_queues[v_count], v_tenants[v_count], v_keys[v_count])
+        else v_clock || '   ' end, false);
 end
 $$
 
@@ -264,7 +265,8 @@ end
 $$
 
 -- next
--- Dead letters that died, or were decided, more than the setting dead_letter_days ago. 0, the default: none ever.
+-- Dead letters that died, or were decided, more than the setting dead_letter_days ago. 0, the default: none ever. Those that
+-- block a group stay until they are decided.
 create or replace function postrow.sweep_dead("limit" int, now timestamptz) returns int
 language plpgsql volatile
 as $$
@@ -279,6 +281,8 @@ begin
     with old as materialized (
         select d.ctid from postrow.dead_letter d
         where coalesce(d.resolved_at, d.died_at) < sweep_dead.now - v_days * interval '1 day'
+            and (d.resolved_at is not null or d.group_key is null
+                or (postrow.consumer_of(d.queue, d.tenant)).on_dead is distinct from 'block')
         limit sweep_dead."limit" for update skip locked
     ), gone as (
         delete from postrow.dead_letter d using old o where d.ctid = o.ctid returning 1
@@ -302,6 +306,7 @@ declare
     v_now    timestamptz := postrow.clock();
     v_step   text;
     v_done   int;
+    v_more   boolean;
     v_limit  int := sweep."limit";
 begin
     perform postrow.check_limit('limit', sweep."limit");
@@ -314,17 +319,20 @@ begin
     end if;
     foreach v_step in array array['leases', 'expired', 'targets', 'groups', 'seen', 'history', 'dead', 'workers'] loop
         continue when v_step <> sweep.step;
-        v_done := case v_step
-            when 'leases' then postrow.sweep_leases(v_limit, v_now)
-            when 'expired' then postrow.sweep_expired(v_limit, v_now)
-            when 'targets' then postrow.sweep_targets(v_limit, v_now)
-            when 'groups' then postrow.sweep_groups(v_limit, v_now)
-            when 'seen' then postrow.sweep_seen(v_limit, v_now)
-            when 'history' then postrow.sweep_history(v_now)
-            when 'dead' then postrow.sweep_dead(v_limit, v_now)
-            else postrow.sweep_workers(v_limit, v_now) end;
-        return next (v_step, v_done,
-            case when v_step = 'history' then v_done > 0 else v_done >= v_limit end)::postrow.swept;
+        if v_step = 'groups' then
+            select g.done, g.more into v_done, v_more from postrow.sweep_groups(v_limit, v_now) g;
+        else
+            v_done := case v_step
+                when 'leases' then postrow.sweep_leases(v_limit, v_now)
+                when 'expired' then postrow.sweep_expired(v_limit, v_now)
+                when 'targets' then postrow.sweep_targets(v_limit, v_now)
+                when 'seen' then postrow.sweep_seen(v_limit, v_now)
+                when 'history' then postrow.sweep_history(v_now)
+                when 'dead' then postrow.sweep_dead(v_limit, v_now)
+                else postrow.sweep_workers(v_limit, v_now) end;
+            v_more := case when v_step = 'history' then v_done > 0 else v_done >= v_limit end;
+        end if;
+        return next (v_step, v_done, v_more)::postrow.swept;
     end loop;
 end
 $$
