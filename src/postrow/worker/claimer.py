@@ -18,6 +18,7 @@ from postrow.worker.acker import Acker
 from postrow.worker.connections import Database, Weather
 from postrow.worker.executor import Executor
 from postrow.worker.lanes import TAP_WINDOW, Lanes
+from postrow.worker.metrics import SILENT, Meter
 from postrow.worker.slots import Slot, runs
 
 log = logging.getLogger("postrow.worker")
@@ -42,6 +43,7 @@ class Feed:
         self.asked_at = float("-inf")  # who consumes the queue
         self.replaced_by: str | None = None
         self.others: frozenset[str] = frozenset()  # tenants with another handler of their own
+        self.tapped_at: float | None = None  # the first tap since the last claim
 
     def registered(self, handlers: dict[str, str]) -> None:
         """Who consumes the queue now, by tenant. A worker whose handler was replaced takes nothing more."""
@@ -76,6 +78,7 @@ class Claimer:
         concurrency: int,
         poll_interval: float,
         refused: Callable[[Slot], None],
+        meter: Meter = SILENT,
     ) -> None:
         self._database = database
         self._feeds = [Feed(consumer) for consumer in consumers]
@@ -86,6 +89,7 @@ class Claimer:
         self._concurrency = concurrency
         self._poll_interval = poll_interval
         self._refused = refused
+        self._meter = meter
         self._wake = asyncio.Event()
         self._unanswered: dict[UUID, str] = {}  # tokens of claims whose answer never came, with their queue
         self._stopping = False
@@ -106,6 +110,7 @@ class Claimer:
                     feed.lanes.look_again()  # resumed
                 else:
                     feed.lanes.tapped(tenant)
+                    feed.tapped_at = feed.tapped_at or time.monotonic()
                 self._look_at = time.monotonic() + TAP_WINDOW
                 self._wake.set()
 
@@ -198,6 +203,7 @@ class Claimer:
             feed.registered(await execute_async(conn, fleet.consumers(name)))
         if feed.replaced_by is not None:
             return 0
+        tapped_at, feed.tapped_at = feed.tapped_at, None
         if lanes.wants_look:
             began = time.monotonic()
             seen = await execute_async(conn, claims.lanes(name, worker=self._worker), binary=True)
@@ -223,6 +229,10 @@ class Claimer:
         )
         answer = await execute_async(conn, op, binary=True)
         del self._unanswered[token]
+        now = time.monotonic()
+        self._meter.claimed(consumer, len(answer.messages), now - sent)
+        if tapped_at is not None and answer.messages:
+            self._meter.heard(consumer, now - tapped_at)
         lanes.claimed(
             answer.edges,
             {(t, p): after for t, p, after in chosen},

@@ -20,8 +20,10 @@ from postrow.errortext import clean_text, describe_error
 from postrow.models import Bury, Claimed, Failure, Message, Retry, Snooze
 from postrow.ops.lineage import Parent, handled
 from postrow.queues import Consumer
+from postrow.worker.metrics import SILENT, Meter
 from postrow.worker.slots import DONE, Outcome, Slot, Slots
 from postrow.worker.threads import Threads
+from postrow.worker.tracing import UNTRACED, Tracing
 from postrow.worker.transactions import Transactions
 
 log = logging.getLogger("postrow.worker")
@@ -41,6 +43,8 @@ class Executor:
         extend: renews one slot's lease on the heartbeat's connection.
         threads: how many sync handlers may run at once.
         transactions: the connections of `message.transaction()`.
+        meter: is told of starts and losses.
+        tracing: makes a span of each run.
     """
 
     def __init__(
@@ -51,11 +55,15 @@ class Executor:
         extend: Extend,
         threads: int,
         transactions: Transactions,
+        meter: Meter = SILENT,
+        tracing: Tracing = UNTRACED,
     ) -> None:
         self._slots = slots
         self._finished = finished
         self._extend = extend
         self._transactions = transactions
+        self._meter = meter
+        self._tracing = tracing
         self._loop = asyncio.get_running_loop()
         self._threads = Threads(threads)
         self._stopping = False
@@ -86,6 +94,7 @@ class Executor:
     def _start(self, slot: Slot) -> None:
         consumer = slot.consumer
         slot.started = True
+        self._meter.started(slot)
         self.running[consumer] = self.running.get(consumer, 0) + 1
         self.total += 1
         try:
@@ -105,6 +114,7 @@ class Executor:
         if slot.ended:
             return  # its outcome is with the acker, and will be refused
         slot.lost = True
+        self._meter.lost(slot)
         if not slot.started:
             return  # it waits for another of its group, and will not be started
         log.warning(
@@ -113,6 +123,7 @@ class Executor:
             slot.tenant,
             slot.id,
             "its handler is cancelled" if slot.task else "its handler cannot be stopped, its outcome will be refused",
+            extra=self._slots.about(slot),
         )
         if slot.task is not None and not slot.task.done():
             slot.task.cancel()
@@ -137,12 +148,14 @@ class Executor:
     async def _run(self, slot: Slot, message: Message[Any]) -> None:
         timeout = slot.consumer.timeout
         handled.set(Parent(message.id, message.hops))  # of this task alone
+        began = time.monotonic()
         try:
-            if timeout is None:
-                await slot.consumer.handler(message)
-            else:
-                async with asyncio.timeout(timeout.total_seconds()) as limit:
+            with self._tracing.process(slot, message):
+                if timeout is None:
                     await slot.consumer.handler(message)
+                else:
+                    async with asyncio.timeout(timeout.total_seconds()) as limit:
+                        await slot.consumer.handler(message)
             outcome = DONE
         except asyncio.CancelledError as error:
             outcome = RELEASED if slot.outcome is RELEASED else failure(error)
@@ -150,16 +163,20 @@ class Executor:
             outcome = timed_out(timeout) if timeout is not None and limit.expired() else failure(error)
         except BaseException as error:  # noqa: BLE001  # SystemExit of one handler must not end the worker
             outcome = failure(error)
+        slot.ran = time.monotonic() - began
         self._end(slot, outcome)
 
     def _run_in_thread(self, slot: Slot, message: Message[Any]) -> None:
         if slot.consumer.timeout is not None:
             slot.deadline = time.monotonic() + slot.consumer.timeout.total_seconds()
         handled.set(Parent(message.id, message.hops))  # of this thread, until its next message
+        began = time.monotonic()
         try:
-            outcome = returned(slot.consumer.handler(message))
+            with self._tracing.process(slot, message):
+                outcome = returned(slot.consumer.handler(message))
         except BaseException as error:  # noqa: BLE001  # as above
             outcome = failure(error)
+        slot.ran = time.monotonic() - began
         with contextlib.suppress(RuntimeError):  # the loop is closed: the message was given back long ago
             self._loop.call_soon_threadsafe(self._end, slot, outcome)
 
@@ -170,6 +187,8 @@ class Executor:
         slot.outcome = outcome
         self.running[slot.consumer] -= 1
         self.total -= 1
+        if outcome.verdict in {"fail", "bury"} and not slot.lost:
+            self._say_failed(slot, outcome)
         # of its group the next, if the order holds: this one is done, and the next one is still ours
         after = slot.then
         goes_on = slot.settled or (outcome.verdict == "done" and not slot.lost and not slot.gone)
@@ -181,6 +200,17 @@ class Executor:
             return
         self._give_back_after(slot)
         self._finished(slot)
+
+    def _say_failed(self, slot: Slot, outcome: Outcome) -> None:
+        log.info(
+            "attempt %s of %s / %s %s failed: %s",
+            slot.claimed.attempt,
+            slot.claimed.queue,
+            slot.tenant,
+            slot.id,
+            ": ".join(filter(None, (outcome.type, outcome.error.partition("\n")[0]))),
+            extra=self._slots.about(slot),
+        )
 
     def _give_back_after(self, slot: Slot) -> None:
         """Give back what waits for this one, unheard."""
