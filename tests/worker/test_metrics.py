@@ -238,7 +238,7 @@ def test_the_page_comes_while_the_database_keeps_its_depths_to_itself(metrics, a
     began = time.monotonic()
     asked = metrics.ask()
     assert time.monotonic() - began < 4
-    assert asked.value("postrow_worker_ready") == 1
+    assert asked.value("postrow_concurrency") == 10
     assert asked.value("postrow_depth_age_seconds") is None
     locker.rollback()
     metrics.until(lambda a: a.value("postrow_depth_age_seconds") is not None)

@@ -17,7 +17,7 @@ from postrow.errortext import clean_text
 from postrow.models import Outcome as Answer
 from postrow.ops import Op, claims
 from postrow.worker.connections import Database, Weather
-from postrow.worker.metrics import SILENT, End, Meter
+from postrow.worker.metrics import End, Meter
 from postrow.worker.slots import Outcome, Slot, Slots
 
 log = logging.getLogger("postrow.worker")
@@ -44,7 +44,7 @@ class Acker:
         *,
         retried: Callable[[set[str]], None],
         made_room: Callable[[str, str], None],
-        meter: Meter = SILENT,
+        meter: Meter | None = None,
     ) -> None:
         self._database = database
         self._retried = retried
@@ -135,8 +135,8 @@ class Acker:
             except (BadArgumentError, psycopg.DataError, psycopg.IntegrityError) as error:
                 await self._write_singly(conn, group, error)
                 continue
-            for slot in group:
-                self._answered(slot, answers.get((slot.tenant, slot.id), "unknown"))
+            written = [slot for slot in group if self._answered(slot, answers.get((slot.tenant, slot.id), "unknown"))]
+            self._count(written, verdict)
             if verdict == "fail":
                 self._retried({slot.claimed.queue for slot in group})
 
@@ -154,9 +154,11 @@ class Acker:
                 slot.outcome = Outcome("fail", text, type(error).__name__)
             # a failure without its own time to try again, the only thing in it that can be refused
             answers = await execute_async(conn, _op("fail", [slot], plain=True))
-            self._answered(slot, answers.get((slot.tenant, slot.id), "unknown"))
+            if self._answered(slot, answers.get((slot.tenant, slot.id), "unknown")):
+                self._count([slot], "fail")
 
-    def _answered(self, slot: Slot, answer: Answer) -> None:
+    def _answered(self, slot: Slot, answer: Answer) -> bool:
+        """Whether its outcome is written."""
         assert slot.outcome is not None
         if answer == "busy":
             pause = BUSY_AGAIN if slot.busy else BUSY_FIRST
@@ -171,14 +173,20 @@ class Acker:
                 slot.id,
                 extra=self._slots.about(slot),
             )
-            self._meter.lost(slot)
+            if self._meter is not None:
+                self._meter.lost(slot)
             self._drop(slot)
         else:  # accepted; or unknown: a repeat after a lost answer, or the handler has settled it itself
-            self._gone(slot, slot.outcome.verdict)
+            self._gone(slot)
+            return True
+        return False
 
-    def _gone(self, slot: Slot, word: str) -> None:
-        self.counts[word] += 1
-        self._meter.ended(slot, ENDS[word])
+    def _count(self, slots: list[Slot], word: str) -> None:
+        self.counts[word] += len(slots)
+        if self._meter is not None:
+            self._meter.ended(slots, ENDS[word])
+
+    def _gone(self, slot: Slot) -> None:
         self._slots.discard(slot)
         if slot.claimed.group_key is not None or slot.consumer.limited:
             self._made_room(slot.claimed.queue, slot.tenant)
@@ -196,10 +204,12 @@ class Acker:
                 slot.outcome.error,
                 extra=self._slots.about(slot),
             )
-        self._gone(slot, "done")
+        self._count([slot], "done")
+        self._gone(slot)
 
     def _drop(self, slot: Slot) -> None:
-        self._gone(slot, "lost")
+        self._count([slot], "lost")
+        self._gone(slot)
 
 
 def _op(verdict: str, group: list[Slot], *, plain: bool = False) -> Op[dict[claims.Key, Answer]]:

@@ -18,7 +18,7 @@ from postrow.worker.acker import Acker
 from postrow.worker.connections import Database, Weather
 from postrow.worker.executor import Executor
 from postrow.worker.lanes import TAP_WINDOW, Lanes
-from postrow.worker.metrics import SILENT, Meter
+from postrow.worker.metrics import Meter
 from postrow.worker.slots import Slot, runs
 
 log = logging.getLogger("postrow.worker")
@@ -78,7 +78,7 @@ class Claimer:
         concurrency: int,
         poll_interval: float,
         refused: Callable[[Slot], None],
-        meter: Meter = SILENT,
+        meter: Meter | None = None,
     ) -> None:
         self._database = database
         self._feeds = [Feed(consumer) for consumer in consumers]
@@ -229,10 +229,6 @@ class Claimer:
         )
         answer = await execute_async(conn, op, binary=True)
         del self._unanswered[token]
-        now = time.monotonic()
-        self._meter.claimed(consumer, len(answer.messages), now - sent)
-        if tapped_at is not None and answer.messages:
-            self._meter.heard(consumer, now - tapped_at)
         lanes.claimed(
             answer.edges,
             {(t, p): after for t, p, after in chosen},
@@ -243,12 +239,24 @@ class Claimer:
         for slot in slots:
             if slot.claimed.target is not None:
                 self._hand_over(slot)
-        for slot in slots if self._stopping else runs(slots):
+        started = slots if self._stopping else runs(slots)
+        self._tell(consumer, len(slots), started, sent=sent, tapped_at=tapped_at)
+        for slot in started:
             if self._stopping:
                 self._refused(slot)
             else:
                 self._executor.start(slot)
         return len(answer.messages)
+
+    def _tell(
+        self, consumer: Consumer, messages: int, started: list[Slot], *, sent: float, tapped_at: float | None
+    ) -> None:
+        if self._meter is None:
+            return
+        now = time.monotonic()
+        self._meter.claimed(consumer, messages, started, now - sent)
+        if tapped_at is not None and messages:
+            self._meter.heard(consumer, now - tapped_at)
 
     def _hand_over(self, slot: Slot) -> None:
         """A message targeted at this worker comes with the claim of any consumer of its queue: give it to its own."""

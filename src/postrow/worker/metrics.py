@@ -1,10 +1,10 @@
-"""What a worker counts of its work. Nothing here knows who reads it; without a reader nothing is counted."""
+"""What a worker counts of its work, where somebody can ask for it: its parts have a `Meter`, or None."""
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -28,48 +28,23 @@ WAIT_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0
 class Meter(Protocol):
     """What the parts of a worker tell, each from the event loop's thread. Times are seconds."""
 
-    def claimed(self, consumer: Consumer, messages: int, seconds: float) -> None:
-        """A claim was answered: with how many messages, after how long."""
+    def claimed(self, consumer: Consumer, messages: int, started: Sequence[Slot], seconds: float) -> None:
+        """A claim was answered, after so long: with so many messages, of which these are started now."""
+
+    def followed(self, slot: Slot) -> None:
+        """A message that waited in this worker for another of its group is started."""
 
     def heard(self, consumer: Consumer, seconds: float) -> None:
         """A claim took something, so long after the tap that called for it."""
 
-    def started(self, slot: Slot) -> None:
-        """A handler is started."""
-
     def lost(self, slot: Slot) -> None:
         """Another has a message that this worker held."""
 
-    def ended(self, slot: Slot, end: End) -> None:
-        """A message is out of this worker's hands."""
+    def ended(self, slots: Sequence[Slot], end: End) -> None:
+        """Messages are out of this worker's hands."""
 
     def swept(self, step: str, found: int) -> None:
         """A step of the sweep found something to do."""
-
-
-class Silent:
-    """Counts nothing."""
-
-    def claimed(self, consumer: Consumer, messages: int, seconds: float) -> None:
-        """Nothing."""
-
-    def heard(self, consumer: Consumer, seconds: float) -> None:
-        """Nothing."""
-
-    def started(self, slot: Slot) -> None:
-        """Nothing."""
-
-    def lost(self, slot: Slot) -> None:
-        """Nothing."""
-
-    def ended(self, slot: Slot, end: End) -> None:
-        """Nothing."""
-
-    def swept(self, step: str, found: int) -> None:
-        """Nothing."""
-
-
-SILENT: Meter = Silent()
 
 
 class Labels:
@@ -90,7 +65,7 @@ class Labels:
 
 
 class Histogram:
-    """Observations by their upper bounds. A library's own takes a lock for each, this one an eighth of the time."""
+    """Observations by their upper bounds. A library's own takes a lock for each."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -134,34 +109,43 @@ class Counts:
             self._of[consumer] = self.queues.setdefault(label, QueueCounts())
         self.sweep: dict[str, int] = {}
 
-    def claimed(self, consumer: Consumer, messages: int, seconds: float) -> None:
-        """A claim was answered."""
+    def claimed(self, consumer: Consumer, messages: int, started: Sequence[Slot], seconds: float) -> None:
+        """A claim was answered: how long its messages waited, since they were due.
+
+        Until the claim by the database's clock alone, from then on by ours: clocks are never compared. What the claim's
+        request took on its way there counts twice, since it was sent before the database looked at its clock.
+        """
         counts = self._of[consumer]
         counts.claims.observe(seconds)
         counts.claimed += messages
+        waits = counts.waits
+        for slot in started:
+            waited = slot.claimed.waited + seconds
+            waits.counts[bisect_left(WAIT_BOUNDS, waited)] += 1
+            waits.total += waited
+
+    def followed(self, slot: Slot) -> None:
+        """A message that waited for another of its group is started."""
+        self._of[slot.consumer].waits.observe(slot.claimed.waited + time.monotonic() - slot.sent)
 
     def heard(self, consumer: Consumer, seconds: float) -> None:
         """A claim took something after a tap."""
         self._of[consumer].taps.observe(seconds)
 
-    def started(self, slot: Slot) -> None:
-        """A handler is started: how long its message waited, since it was due.
-
-        Until the claim by the database's clock alone, from then on by ours: clocks are never compared. What the claim's
-        request took on its way there counts twice, since it was sent before the database looked at its clock.
-        """
-        self._of[slot.consumer].waits.observe(slot.claimed.waited + time.monotonic() - slot.sent)
-
     def lost(self, slot: Slot) -> None:
         """Another has a message that this worker held."""
         self._of[slot.consumer].lost += 1
 
-    def ended(self, slot: Slot, end: End) -> None:
-        """A message is out of this worker's hands: how long its handler ran, if that has ended."""
-        counts = self._of[slot.consumer]
-        counts.ends[end] += 1
-        if slot.ran is not None:
-            counts.handlers[end].observe(slot.ran)
+    def ended(self, slots: Sequence[Slot], end: End) -> None:
+        """Messages are out of this worker's hands: how long their handlers ran, if these have ended."""
+        for slot in slots:
+            counts = self._of[slot.consumer]
+            counts.ends[end] += 1
+            ran = slot.ran
+            if ran is not None:
+                handler = counts.handlers[end]
+                handler.counts[bisect_left(HANDLER_BOUNDS, ran)] += 1
+                handler.total += ran
 
     def swept(self, step: str, found: int) -> None:
         """A step of the sweep found something to do, or nothing."""

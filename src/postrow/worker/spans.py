@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
 from typing import Any
 
 from opentelemetry import context, trace
@@ -35,7 +33,7 @@ class Spans:
         self._worker = worker
         self._carrier = TraceContextTextMapPropagator()
 
-    def process(self, slot: Slot, message: Message[Any]) -> AbstractContextManager[object]:
+    def begin(self, slot: Slot, message: Message[Any]) -> _Active | None:
         """A child of the span that made the message, and linked to it; without one the beginning of a new trace.
 
         The conventions ask for the link, and allow the parent where a span is of one message. A span around the
@@ -45,7 +43,7 @@ class Spans:
             return _Active(self._started(slot, message))
         except Exception:  # a sampler's or exporter's own code: no reason to fail a message
             log.exception("no span could be made of a handler's run")
-            return nullcontext()
+            return None
 
     def _started(self, slot: Slot, message: Message[Any]) -> trace.Span:
         made_in = self._carrier.extract(_carried(message.headers), context.Context())
@@ -74,13 +72,10 @@ class _Active:
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span
+        self._token = context.attach(trace.set_span_in_context(span))
 
-    def __enter__(self) -> None:
-        self._token = context.attach(trace.set_span_in_context(self._span))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def end(self, error: BaseException | None) -> None:
+        """The handler has returned, or raised this."""
         context.detach(self._token)
         try:
             # a snooze is no failure; nor is a cancellation, by which a worker that stops gives a message back

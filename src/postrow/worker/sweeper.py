@@ -13,7 +13,7 @@ from postrow.drivers.psycopg3 import execute_async
 from postrow.models import SweepStep
 from postrow.ops import fleet
 from postrow.worker.connections import Database, Weather
-from postrow.worker.metrics import SILENT, Meter
+from postrow.worker.metrics import Meter
 
 EVERY = 1.0  # seconds between looks for expired leases and targets, give or take a quarter
 FULL_EVERY = 15  # of which one does all steps
@@ -26,7 +26,7 @@ PRESSING = ("leases", "targets")
 class Sweeper:
     """Calls postrow.sweep, one step a call, until nothing more is to do; then again a second later."""
 
-    def __init__(self, database: Database, weather: Weather, *, meter: Meter = SILENT) -> None:
+    def __init__(self, database: Database, weather: Weather, *, meter: Meter | None = None) -> None:
         self._database = database
         self._meter = meter
         self._weather = weather
@@ -51,6 +51,7 @@ class Sweeper:
 
     async def _step(self, conn: psycopg.AsyncConnection[Any], step: str | None) -> list[SweepStep]:
         steps = await execute_async(conn, fleet.sweep(step))
-        for done in steps:
-            self._meter.swept(done.step, done.done)
+        if self._meter is not None:
+            for done in steps:
+                self._meter.swept(done.step, done.done)
         return steps

@@ -8,7 +8,7 @@ from postrow.queues import Consumer
 from postrow.worker.connections import Database
 from postrow.worker.depths import Depths
 from postrow.worker.health import Metrics
-from postrow.worker.metrics import SILENT, Counts, Meter, State
+from postrow.worker.metrics import Counts, State
 
 
 class Telemetry:
@@ -31,7 +31,7 @@ class Telemetry:
         asked_for: bool,
         state: Callable[[], State],
     ) -> None:
-        self.meter: Meter = SILENT
+        self.meter: Counts | None = None
         self.metrics: Metrics | None = None
         self._depths: Depths | None = None
         if not asked_for:
