@@ -29,7 +29,7 @@ def metrics():
 
     (consumer,) = app.consumers.values()
     counts = Counts([consumer])
-    counts.ended([SimpleNamespace(consumer=consumer, ran=0.1)], "done")
+    counts.ended(SimpleNamespace(consumer=consumer, ran=0.1), "done")
     counts.swept("leases", 1)
     state = State({consumer: 1}, 1, 1, 1, {"claimer": True}, 0.0, ready=True)
     depths = SimpleNamespace(now=lambda: ([QueueDepth("q", 1, 1, 1, 1, timedelta(1).total_seconds(), 1)], 1.0))
@@ -81,7 +81,9 @@ def test_what_is_asked_of_prometheus_exists(file, docs, metrics):
 
 
 def test_every_metric_of_a_queue_is_on_the_dashboard(docs, metrics):
-    shown = {base(name, metrics) for query in queries(docs, "deploy/grafana/postrow.json") for name in NAME.findall(query)}
+    shown = {
+        base(name, metrics) for query in queries(docs, "deploy/grafana/postrow.json") for name in NAME.findall(query)
+    }
     assert set(own(metrics)) <= shown
 
 

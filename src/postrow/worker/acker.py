@@ -34,6 +34,7 @@ class Acker:
     Args:
         retried: called with the queues of which failures were written: their messages are due again before long.
         made_room: called with queue and tenant when a message of a group, or within a limit, is out of the way.
+        meter: is told what became of each message.
     """
 
     def __init__(
@@ -135,8 +136,8 @@ class Acker:
             except (BadArgumentError, psycopg.DataError, psycopg.IntegrityError) as error:
                 await self._write_singly(conn, group, error)
                 continue
-            written = [slot for slot in group if self._answered(slot, answers.get((slot.tenant, slot.id), "unknown"))]
-            self._count(written, verdict)
+            for slot in group:
+                self._answered(slot, answers.get((slot.tenant, slot.id), "unknown"))
             if verdict == "fail":
                 self._retried({slot.claimed.queue for slot in group})
 
@@ -154,11 +155,9 @@ class Acker:
                 slot.outcome = Outcome("fail", text, type(error).__name__)
             # a failure without its own time to try again, the only thing in it that can be refused
             answers = await execute_async(conn, _op("fail", [slot], plain=True))
-            if self._answered(slot, answers.get((slot.tenant, slot.id), "unknown")):
-                self._count([slot], "fail")
+            self._answered(slot, answers.get((slot.tenant, slot.id), "unknown"))
 
-    def _answered(self, slot: Slot, answer: Answer) -> bool:
-        """Whether its outcome is written."""
+    def _answered(self, slot: Slot, answer: Answer) -> None:
         assert slot.outcome is not None
         if answer == "busy":
             pause = BUSY_AGAIN if slot.busy else BUSY_FIRST
@@ -177,16 +176,12 @@ class Acker:
                 self._meter.lost(slot)
             self._drop(slot)
         else:  # accepted; or unknown: a repeat after a lost answer, or the handler has settled it itself
-            self._gone(slot)
-            return True
-        return False
+            self._gone(slot, slot.outcome.verdict)
 
-    def _count(self, slots: list[Slot], word: str) -> None:
-        self.counts[word] += len(slots)
+    def _gone(self, slot: Slot, word: str) -> None:
+        self.counts[word] += 1
         if self._meter is not None:
-            self._meter.ended(slots, ENDS[word])
-
-    def _gone(self, slot: Slot) -> None:
+            self._meter.ended(slot, ENDS[word])
         self._slots.discard(slot)
         if slot.claimed.group_key is not None or slot.consumer.limited:
             self._made_room(slot.claimed.queue, slot.tenant)
@@ -204,12 +199,10 @@ class Acker:
                 slot.outcome.error,
                 extra=self._slots.about(slot),
             )
-        self._count([slot], "done")
-        self._gone(slot)
+        self._gone(slot, "done")
 
     def _drop(self, slot: Slot) -> None:
-        self._count([slot], "lost")
-        self._gone(slot)
+        self._gone(slot, "lost")
 
 
 def _op(verdict: str, group: list[Slot], *, plain: bool = False) -> Op[dict[claims.Key, Answer]]:

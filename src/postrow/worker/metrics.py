@@ -40,8 +40,8 @@ class Meter(Protocol):
     def lost(self, slot: Slot) -> None:
         """Another has a message that this worker held."""
 
-    def ended(self, slots: Sequence[Slot], end: End) -> None:
-        """Messages are out of this worker's hands."""
+    def ended(self, slot: Slot, end: End) -> None:
+        """A message is out of this worker's hands."""
 
     def swept(self, step: str, found: int) -> None:
         """A step of the sweep found something to do."""
@@ -136,16 +136,15 @@ class Counts:
         """Another has a message that this worker held."""
         self._of[slot.consumer].lost += 1
 
-    def ended(self, slots: Sequence[Slot], end: End) -> None:
-        """Messages are out of this worker's hands: how long their handlers ran, if these have ended."""
-        for slot in slots:
-            counts = self._of[slot.consumer]
-            counts.ends[end] += 1
-            ran = slot.ran
-            if ran is not None:
-                handler = counts.handlers[end]
-                handler.counts[bisect_left(HANDLER_BOUNDS, ran)] += 1
-                handler.total += ran
+    def ended(self, slot: Slot, end: End) -> None:
+        """A message is out of this worker's hands: how long its handler ran, if that has ended."""
+        counts = self._of[slot.consumer]
+        counts.ends[end] += 1
+        ran = slot.ran
+        if ran is not None:
+            handler = counts.handlers[end]
+            handler.counts[bisect_left(HANDLER_BOUNDS, ran)] += 1
+            handler.total += ran
 
     def swept(self, step: str, found: int) -> None:
         """A step of the sweep found something to do, or nothing."""
