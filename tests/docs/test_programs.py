@@ -197,9 +197,7 @@ def test_the_handlers_of_the_how_to_do_what_it_says(docs, monkeypatch, database,
         thread.join()
         app.close()
     follow_up = uuid5(signup.id, "welcome")
-    assert states.keys() == {signup.id, follow_up, paid.id, report.id, charges["done"].id} | {
-        event.id for event in events
-    }
+    assert states.keys() == {signup.id, follow_up, paid.id, report.id, charges["done"].id} | {event.id for event in events}
     assert told == [(charges["closed"].id,)]
     assert dead == [(charges["closed"].id, "the card is closed: since May")]
     assert waiting == [(charges["busy"].id, 1, True, "rate limited"), (charges["later"].id, 0, False, None)]
