@@ -66,6 +66,8 @@ class Failure:
 class Claimed(NamedTuple):
     """One message under a claim, its payload still JSON text; the token is the claim's.
 
+    `waited`: seconds from its due time to the claim, by the database's clock.
+
     A named tuple, made straight from a row: a frozen dataclass costs a worker 3 microseconds a message.
     """
 
@@ -87,6 +89,7 @@ class Claimed(NamedTuple):
     hops: int
     expires_at: datetime | None
     failures: str | None
+    waited: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,19 @@ class QueueStatus:
     handler: str | None
     workers: int
     paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """What is in one queue, of all tenants; `oldest_ready` is the age in seconds of what nobody has paused, or 0."""
+
+    queue: str
+    ready: int
+    scheduled: int
+    claimed: int
+    dead: int
+    oldest_ready: float
+    workers: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -12,6 +13,11 @@ from typing import Annotated
 import typer
 
 from postrow.cli.screen import clean
+from postrow.ops.lineage import handled
+
+TEXT = 8000  # characters of one text in a JSON line: beyond it the middle is left out
+FIELDS = 50  # in a JSON line
+_USUAL = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"}  # what every record has
 
 
 class LogLevel(StrEnum):
@@ -55,15 +61,41 @@ class _Text(logging.Formatter):
 
 
 class _Json(logging.Formatter):
-    """time (ISO 8601, UTC), level, logger, message and, after an exception, traceback."""
+    """time (ISO 8601, UTC), level, logger, message, the record's own fields and, after an exception, traceback.
+
+    A handler's lines have the `message_id` of its message. A line is bounded: each text, and how many fields there are.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        line = {
+        line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _cut(record.getMessage()),
         }
+        for name, value in record.__dict__.items():
+            if name not in _USUAL and name not in line and len(line) < FIELDS:
+                line[name] = _plain(value)
+        if (parent := handled.get()) is not None:
+            line.setdefault("message_id", str(parent.id))
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+            line["traceback"] = _cut(self.formatException(record.exc_info))
+        if record.stack_info:
+            line["stack"] = _cut(self.formatStack(record.stack_info))
         return json.dumps(line)
+
+
+def _plain(value: object) -> object:
+    """A field's value as JSON has it; what JSON has not is a text."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    try:
+        return _cut(str(value))
+    except Exception:  # noqa: BLE001  # somebody's own code; the line is worth more
+        return f"a {type(value).__name__}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT else f"{text[: TEXT // 2]} ... {text[-TEXT // 2 :]}"

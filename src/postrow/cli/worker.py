@@ -94,7 +94,7 @@ def worker(
         typer.Option(
             parser=arguments.address,
             metavar="[HOST:]PORT",
-            help="Serve /live and /ready for an orchestrator; on loopback if no host is given.",
+            help="Serve /live, /ready and /metrics; on loopback if no host is given.",
         ),
     ] = None,
     sweep: Annotated[

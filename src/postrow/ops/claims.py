@@ -24,7 +24,8 @@ with begun as materialized (select set_config('synchronous_commit', 'off', true)
 select c.lane, c.frontier, extract(epoch from clock_timestamp() - begun.at)::float8,
     case when c.id is null then extract(epoch from c.due_at - c.claimed_at)::float8 end, c.tenant, c.priority, c.id,
     c.queue, c.payload::text, c.headers::text, c.attempt, c.max_attempts, c.due_at, c.enqueued_at,
-    c.subject, c.target, c.group_key, c.topic, c.parent_id, c.hops, c.expires_at, c.failures::text
+    c.subject, c.target, c.group_key, c.topic, c.parent_id, c.hops, c.expires_at, c.failures::text,
+    extract(epoch from c.claimed_at - c.due_at)::float8
 from begun, postrow.claim_lanes($1::text, $2::text[], $3::smallint[], $4::timestamptz[], $5::int, $6::int,
     lease => $7::interval, worker => $8::text, token => $9::uuid, max_bytes => $10::bigint) c
 where begun.lazily is not null

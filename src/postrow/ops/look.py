@@ -10,7 +10,7 @@ from uuid import UUID
 
 from postrow import payload as payloads
 from postrow.durations import name
-from postrow.models import QueueStatus
+from postrow.models import QueueDepth, QueueStatus
 from postrow.ops.op import Op, Row, nothing, single
 
 # of a row as JSON, a payload longer than this many characters is cut in lists: lists never read whole payloads
@@ -38,6 +38,17 @@ def status() -> Op[list[QueueStatus]]:
         "extract(epoch from postrow.clock() - oldest_ready)::float8, handler, workers, paused from postrow.status()",
         (),
         lambda rows: [QueueStatus(*row) for row in rows],
+    )
+
+
+def depths() -> Op[list[QueueDepth]]:
+    """Every queue with something in it, its tenants together."""
+    return Op(
+        "select queue, sum(ready)::bigint, sum(scheduled)::bigint, sum(claimed)::bigint, sum(dead)::bigint, "
+        "coalesce(extract(epoch from postrow.clock() - min(oldest_ready) filter (where not paused)), 0)::float8, "
+        "max(workers) from postrow.status() group by queue order by queue",
+        (),
+        lambda rows: [QueueDepth(*row) for row in rows],
     )
 
 

@@ -15,7 +15,7 @@ from postrow import payload as payloads
 from postrow.durations import Duration, duration, moment, name, optional_duration, text, whole
 from postrow.errors import BadArgumentError
 from postrow.models import Enqueued
-from postrow.ops import lineage
+from postrow.ops import lineage, tracing
 from postrow.ops.op import Op, Row, single
 from postrow.payload import Codec
 
@@ -110,7 +110,12 @@ def _read_one(rows: Sequence[Row]) -> Enqueued:
     return _read(rows)[0]
 
 
-def shared_values(options: Options | ManyOptions | Common, *, known: Collection[str] = ALL) -> tuple[object, ...]:
+def shared_values(
+    options: Options | ManyOptions | Common,
+    making: tracing.Making,
+    *,
+    known: Collection[str] = ALL,
+) -> tuple[object, ...]:
     """The values of the options that one message and many share, but for those of deduplication.
 
     Raises:
@@ -125,8 +130,9 @@ def shared_values(options: Options | ManyOptions | Common, *, known: Collection[
     max_attempts, subject = options.get("max_attempts"), options.get("subject")
     own = cast("Shared", options)  # what a publish has not is not there
     target = own.get("target")
-    return (
-        name("tenant", options.get("tenant", "default")),
+    tenant = name("tenant", options.get("tenant", "default"))
+    values = (
+        tenant,
         whole("priority", options.get("priority", 0), least=-32768, most=32767),
         optional_duration("delay", options.get("delay")),
         moment("available_at", options.get("available_at")),
@@ -135,8 +141,9 @@ def shared_values(options: Options | ManyOptions | Common, *, known: Collection[
         optional_duration("target_for", own.get("target_for")),
         None if subject is None else text("subject", subject),
         moment("expires_at", options.get("expires_at")),
-        None if headers is None else payloads.encode(dict(headers), what="headers"),
     )
+    headers = tracing.outgoing(headers, making, tenant=tenant)
+    return (*values, None if headers is None else payloads.encode(dict(headers), what="headers"))
 
 
 def _rule(options: Options | ManyOptions | Shared) -> tuple[object, ...]:
@@ -173,8 +180,8 @@ def enqueue(queue: str, payload: str, options: Options, *, id_: UUID | None = No
         (
             name("queue", queue),
             payload,
-            *shared_values(options),
-            an_id(id_),
+            *shared_values(options, tracing.Making("enqueue", queue, an_id(id_))),
+            id_,
             *keyed,
             *lineage.enqueued(),
             group(options),
@@ -205,7 +212,8 @@ def enqueue_many(queue: str, batches: Iterable[Lines], options: ManyOptions) -> 
 
     With keys of their own in the options the batches have them; with a `dedup_key` an op holds up to 100,000 or 64 MB.
     """
-    values = (name("queue", queue), *shared_values(options), *lineage.enqueued(), group(options))
+    making = tracing.Making("enqueue_many", queue)
+    values = (name("queue", queue), *shared_values(options, making), *lineage.enqueued(), group(options))
     deduplicated = options.get("dedup_key") is not None
     keyed = deduplicated or callable(options.get("group_key"))
     make = partial(_keyed_op, values, _rule(options)) if keyed else partial(_lines_op, values)

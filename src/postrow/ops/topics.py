@@ -10,7 +10,7 @@ from uuid import UUID
 
 from postrow.durations import name, text
 from postrow.models import Enqueued, Published
-from postrow.ops import lineage
+from postrow.ops import lineage, tracing
 from postrow.ops.op import Op, Row, single
 from postrow.ops.produce import PublishOptions, an_id, group, shared_values
 
@@ -53,10 +53,10 @@ def publish(topic: str, payload: str, options: PublishOptions, *, id_: UUID | No
         return Published(topic, {queue: Enqueued(id_, again) for queue, id_, again, dead in rows if not dead})
 
     tenant, priority, delay, available_at, max_attempts, _, _, subject, expires_at, headers = shared_values(
-        options, known=KNOWN
+        options, tracing.Making("publish", topic, an_id(id_)), known=KNOWN
     )
     values = (tenant, priority, delay, available_at, max_attempts, subject, expires_at, headers)
-    return Op(PUBLISH, (topic, payload, *values, an_id(id_), *lineage.published(), group(options)), read)
+    return Op(PUBLISH, (topic, payload, *values, id_, *lineage.published(), group(options)), read)
 
 
 def subscribe(pattern: str, queue: str, *, tenant: str) -> Op[bool]:

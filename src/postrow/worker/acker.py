@@ -17,6 +17,7 @@ from postrow.errortext import clean_text
 from postrow.models import Outcome as Answer
 from postrow.ops import Op, claims
 from postrow.worker.connections import Database, Weather
+from postrow.worker.metrics import End, Meter
 from postrow.worker.slots import Outcome, Slot, Slots
 
 log = logging.getLogger("postrow.worker")
@@ -24,6 +25,7 @@ log = logging.getLogger("postrow.worker")
 BATCH = 500
 BUSY_FIRST = 0.005  # seconds until a row that was locked is tried again, alone: a claim of its group is that short ...
 BUSY_AGAIN = 0.2  # ... a handler's own transaction is not
+ENDS: dict[str, End] = {"done": "done", "fail": "failed", "release": "released", "bury": "buried", "lost": "lost"}
 
 
 class Acker:
@@ -32,6 +34,7 @@ class Acker:
     Args:
         retried: called with the queues of which failures were written: their messages are due again before long.
         made_room: called with queue and tenant when a message of a group, or within a limit, is out of the way.
+        meter: is told what became of each message.
     """
 
     def __init__(
@@ -42,10 +45,12 @@ class Acker:
         *,
         retried: Callable[[set[str]], None],
         made_room: Callable[[str, str], None],
+        meter: Meter | None = None,
     ) -> None:
         self._database = database
         self._retried = retried
         self._made_room = made_room
+        self._meter = meter
         self._slots = slots
         self._weather = weather
         self._waiting: deque[Slot] = deque()
@@ -185,13 +190,18 @@ class Acker:
                 slot.claimed.queue,
                 slot.tenant,
                 slot.id,
+                extra=self._slots.about(slot),
             )
+            if self._meter is not None:
+                self._meter.lost(slot)
             self._drop(slot)
         else:  # accepted; or unknown: a repeat after a lost answer, or the handler has settled it itself
-            self.counts[slot.outcome.verdict] += 1
-            self._gone(slot)
+            self._gone(slot, slot.outcome.verdict)
 
-    def _gone(self, slot: Slot) -> None:
+    def _gone(self, slot: Slot, word: str) -> None:
+        self.counts[word] += 1
+        if self._meter is not None:
+            self._meter.ended(slot, ENDS[word])
         self._slots.discard(slot)
         if slot.claimed.group_key is not None or slot.consumer.limited:
             self._made_room(slot.claimed.queue, slot.tenant)
@@ -207,13 +217,12 @@ class Acker:
                 slot.id,
                 slot.outcome.verdict,
                 slot.outcome.error,
+                extra=self._slots.about(slot),
             )
-        self.counts["done"] += 1
-        self._gone(slot)
+        self._gone(slot, "done")
 
     def _drop(self, slot: Slot) -> None:
-        self.counts["lost"] += 1
-        self._gone(slot)
+        self._gone(slot, "lost")
 
 
 def _op(verdict: str, group: list[Slot], *, plain: bool = False) -> Op[dict[claims.Key, Answer]]:

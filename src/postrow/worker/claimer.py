@@ -18,6 +18,7 @@ from postrow.worker.acker import Acker
 from postrow.worker.connections import Database, Weather
 from postrow.worker.executor import Executor
 from postrow.worker.lanes import TAP_WINDOW, Lanes
+from postrow.worker.metrics import Meter
 from postrow.worker.slots import Slot, runs
 
 log = logging.getLogger("postrow.worker")
@@ -42,6 +43,7 @@ class Feed:
         self.asked_at = float("-inf")  # who consumes the queue
         self.replaced_by: str | None = None
         self.others: frozenset[str] = frozenset()  # tenants with another handler of their own
+        self.tapped_at: float | None = None  # the first tap since the last claim
 
     def registered(self, handlers: dict[str, str]) -> None:
         """Who consumes the queue now, by tenant. A worker whose handler was replaced takes nothing more."""
@@ -76,6 +78,7 @@ class Claimer:
         concurrency: int,
         poll_interval: float,
         refused: Callable[[Slot], None],
+        meter: Meter | None = None,
     ) -> None:
         self._database = database
         self._feeds = [Feed(consumer) for consumer in consumers]
@@ -86,6 +89,7 @@ class Claimer:
         self._concurrency = concurrency
         self._poll_interval = poll_interval
         self._refused = refused
+        self._meter = meter
         self._wake = asyncio.Event()
         self._unanswered: dict[UUID, str] = {}  # tokens of claims whose answer never came, with their queue
         self._stopping = False
@@ -106,6 +110,7 @@ class Claimer:
                     feed.lanes.look_again()  # resumed, or another consumer
                 else:
                     feed.lanes.tapped(tenant)
+                    feed.tapped_at = feed.tapped_at or time.monotonic()
                 if feed.consumer.max_in_flight is not None:
                     feed.lanes.made_room()  # it may be for that
                 self._look_at = time.monotonic() + TAP_WINDOW
@@ -206,6 +211,7 @@ class Claimer:
             feed.registered(await execute_async(conn, fleet.consumers(name)))
         if feed.replaced_by is not None:
             return 0
+        tapped_at, feed.tapped_at = feed.tapped_at, None
         if lanes.wants_look:
             began = time.monotonic()
             seen = await execute_async(conn, claims.lanes(name, worker=self._worker), binary=True)
@@ -241,12 +247,24 @@ class Claimer:
         for slot in slots:
             if slot.claimed.target is not None:
                 self._hand_over(slot)
-        for slot in slots if self._stopping else runs(slots):
+        started = slots if self._stopping else runs(slots)
+        self._tell(consumer, len(slots), started, sent=sent, tapped_at=tapped_at)
+        for slot in started:
             if self._stopping:
                 self._refused(slot)
             else:
                 self._executor.start(slot)
         return len(answer.messages)
+
+    def _tell(
+        self, consumer: Consumer, messages: int, started: list[Slot], *, sent: float, tapped_at: float | None
+    ) -> None:
+        if self._meter is None:
+            return
+        now = time.monotonic()
+        self._meter.claimed(consumer, messages, started, now - sent)
+        if tapped_at is not None and messages:
+            self._meter.heard(consumer, now - tapped_at)
 
     def _hand_over(self, slot: Slot) -> None:
         """A message targeted at this worker comes with the claim of any consumer of its queue: give it to its own."""

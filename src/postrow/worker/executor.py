@@ -21,8 +21,10 @@ from postrow.errortext import clean_text, describe_error
 from postrow.models import Bury, Claimed, Failure, Message, Retry, Snooze
 from postrow.ops.lineage import Parent, handled
 from postrow.queues import Consumer
+from postrow.worker.metrics import Meter
 from postrow.worker.slots import DONE, Outcome, Slot, Slots
 from postrow.worker.threads import Threads
+from postrow.worker.tracing import RunSpan, Tracing
 from postrow.worker.transactions import Transactions
 
 log = logging.getLogger("postrow.worker")
@@ -42,6 +44,8 @@ class Executor:
         extend: renews one slot's lease on the heartbeat's connection.
         threads: how many sync handlers may run at once.
         transactions: the connections of `message.transaction()`.
+        meter: is told of losses, and of what follows in a group; handlers are timed for it.
+        tracing: makes a span of each run.
     """
 
     def __init__(
@@ -52,11 +56,15 @@ class Executor:
         extend: Extend,
         threads: int,
         transactions: Transactions,
+        meter: Meter | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._slots = slots
         self._finished = finished
         self._extend = extend
         self._transactions = transactions
+        self._meter = meter
+        self._tracing = tracing
         self._loop = asyncio.get_running_loop()
         self._threads = Threads(threads)
         self._stopping = False
@@ -106,6 +114,8 @@ class Executor:
         if slot.ended:
             return  # its outcome is with the acker, and will be refused
         slot.lost = True
+        if self._meter is not None:
+            self._meter.lost(slot)
         if not slot.started:
             return  # it waits for another of its group, and will not be started
         self._give_back_after(slot)
@@ -115,6 +125,7 @@ class Executor:
             slot.tenant,
             slot.id,
             "its handler is cancelled" if slot.task else "its handler cannot be stopped, its outcome will be refused",
+            extra=self._slots.about(slot),
         )
         if slot.task is not None and not slot.task.done():
             slot.task.cancel()
@@ -150,6 +161,8 @@ class Executor:
     async def _run(self, slot: Slot, message: Message[Any]) -> None:
         timeout = slot.consumer.timeout
         handled.set(Parent(message.id, message.hops))  # of this task alone
+        run = self._begin(slot, message)
+        raised: BaseException | None = None
         try:
             if timeout is None:
                 await slot.consumer.handler(message)
@@ -158,22 +171,37 @@ class Executor:
                     await slot.consumer.handler(message)
             outcome = DONE
         except asyncio.CancelledError as error:
-            outcome = RELEASED if slot.outcome is RELEASED else failure(error)
+            outcome, raised = RELEASED if slot.outcome is RELEASED else failure(error), error
         except TimeoutError as error:
             outcome = timed_out(timeout) if timeout is not None and limit.expired() else failure(error)
+            raised = error
         except BaseException as error:  # noqa: BLE001  # SystemExit of one handler must not end the worker
-            outcome = failure(error)
+            outcome, raised = failure(error), error
+        if run is not None:
+            run.end(raised)
+        raised = None  # a frame that holds its own error waits for the garbage collector
         self._end(slot, outcome)
 
     def _run_in_thread(self, slot: Slot, message: Message[Any]) -> None:
         self._set_deadline(slot)
         handled.set(Parent(message.id, message.hops))  # of this thread, until its next message
+        run = self._begin(slot, message)
+        raised: BaseException | None = None
         try:
             outcome = returned(slot.consumer.handler(message))
         except BaseException as error:  # noqa: BLE001  # as above
-            outcome = failure(error)
+            outcome, raised = failure(error), error
+        if run is not None:
+            run.end(raised)
+        raised = None  # a frame that holds its own error waits for the garbage collector
         with contextlib.suppress(RuntimeError):  # the loop is closed: the message was given back long ago
             self._loop.call_soon_threadsafe(self._end, slot, outcome)
+
+    def _begin(self, slot: Slot, message: Message[Any]) -> _Run | None:
+        """What watches the handler that begins now, where somebody wants to know."""
+        if self._meter is None and self._tracing is None:
+            return None
+        return _Run(slot, None if self._tracing is None else self._tracing.begin(slot, message))
 
     def _end(self, slot: Slot, outcome: Outcome) -> None:
         if slot.ended:
@@ -182,6 +210,8 @@ class Executor:
         slot.outcome = outcome
         self.running[slot.consumer] -= 1
         self.total -= 1
+        if outcome.verdict in {"fail", "bury"} and not slot.lost:
+            self._say_failed(slot, outcome)
         # of its group the next, if the order holds: this one is done, and the next one is still ours
         after = slot.then
         goes_on = slot.settled or (outcome.verdict == "done" and not slot.lost and not slot.gone)
@@ -189,10 +219,23 @@ class Executor:
             slot.then = None
             self.waiting -= 1
             self._finished(slot)
+            if self._meter is not None:
+                self._meter.followed(after)
             self._start(after)
             return
         self._give_back_after(slot)
         self._finished(slot)
+
+    def _say_failed(self, slot: Slot, outcome: Outcome) -> None:
+        log.info(
+            "attempt %s of %s / %s %s failed: %s",
+            slot.claimed.attempt,
+            slot.claimed.queue,
+            slot.tenant,
+            slot.id,
+            ": ".join(filter(None, (outcome.type, outcome.error.partition("\n")[0]))),
+            extra=self._slots.about(slot),
+        )
 
     def _give_back_after(self, slot: Slot) -> None:
         """Give back what waits for this one, unheard."""
@@ -211,6 +254,23 @@ class Executor:
     def _extend_sync(self, slot: Slot, lease: timedelta) -> Awaitable[None]:
         self._extend(slot, lease).result()
         return _HAPPENED
+
+
+class _Run:
+    """A handler that is timed, and traced if it has a span."""
+
+    __slots__ = ("_began", "_slot", "_span")
+
+    def __init__(self, slot: Slot, span: RunSpan | None) -> None:
+        self._slot = slot
+        self._span = span
+        self._began = time.monotonic()
+
+    def end(self, error: BaseException | None) -> None:
+        """It has returned, or raised this."""
+        self._slot.ran = time.monotonic() - self._began
+        if self._span is not None:
+            self._span.end(error)
 
 
 class _Happened:

@@ -1,12 +1,18 @@
-"""Two pages for an orchestrator: /live, the process does its work or can; /ready, it has its database."""
+"""Pages for an orchestrator: /live, the process does its work or can; /ready, it has its database; /metrics."""
 
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+log = logging.getLogger("postrow.worker")
+
+PLAIN = "text/plain; charset=utf-8"
+NO_METRICS = "There are no metrics: the library is not installed. Run: pip install 'postrow[metrics]'\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,28 +24,51 @@ class Health:
     detail: dict[str, object]
 
 
+Metrics = Callable[[str], tuple[str, bytes]]
+"""Gives the page of metrics, its content type and its text, in the format that an Accept header asks for."""
+
+
 class HealthServer:
-    """Serves GET /live and /ready on a thread: 200 or 503, and the detail as JSON.
+    """Serves GET /live and /ready on a thread: 200 or 503, and the detail as JSON; and /metrics.
 
     Args:
         address: host and port; port 0 takes a free one.
         look: gives the health now; called on the server's threads.
+        metrics: gives the page of metrics, on them too; None: there is none, since the library is missing.
     """
 
-    def __init__(self, address: tuple[str, int], look: Callable[[], Health]) -> None:
+    def __init__(self, address: tuple[str, int], look: Callable[[], Health], *, metrics: Metrics | None = None) -> None:
         class Pages(BaseHTTPRequestHandler):
             server_version = "postrow"
             sys_version = ""
 
             def do_GET(self) -> None:  # the name that http.server calls
+                path = self.path.partition("?")[0]
+                if path == "/metrics":
+                    self._metrics()
+                    return
                 health = look()
                 known = {"/live": health.live, "/ready": health.ready}
-                if self.path not in known:
-                    self.send_error(404, "ask for /live or /ready")
+                if path not in known:
+                    self._answer(404, PLAIN, b"Ask for /live, /ready or /metrics.\n")
                     return
-                body = json.dumps(asdict(health)).encode()
-                self.send_response(200 if known[self.path] else 503)
-                self.send_header("Content-Type", "application/json")
+                self._answer(200 if known[path] else 503, "application/json", json.dumps(asdict(health)).encode())
+
+            def _metrics(self) -> None:
+                if metrics is None:
+                    self._answer(404, PLAIN, NO_METRICS.encode())
+                    return
+                try:
+                    kind, body = metrics(", ".join(self.headers.get_all("Accept", [])))
+                except Exception:
+                    log.exception("the page /metrics could not be made")
+                    self._answer(500, PLAIN, b"The page could not be made: see the worker's log.\n")
+                else:
+                    self._answer(200, kind, body)
+
+            def _answer(self, code: int, kind: str, body: bytes) -> None:
+                self.send_response(code)
+                self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)

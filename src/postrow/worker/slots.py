@@ -45,7 +45,9 @@ class Slot:
         "id",
         "lost",
         "outcome",
+        "ran",
         "renewed",
+        "sent",
         "settled",
         "started",
         "task",
@@ -60,6 +62,7 @@ class Slot:
         self.tenant = claimed.tenant
         self.id: UUID = claimed.id
         self.token = token
+        self.sent = renewed  # when the claim was
         self.renewed = renewed  # when the claim, or its last renewal, was sent
         self.held_until = 0.0  # the handler itself asked for a lease until then
         self.deadline = float("inf")  # no renewal after that: the handler's timeout
@@ -69,6 +72,7 @@ class Slot:
         self.busy = False  # its row was locked when its outcome was to be written
         self.settled = False  # by the handler's own transaction: there is nothing to write
         self.outcome: Outcome | None = None
+        self.ran: float | None = None  # seconds of its handler, which has ended
         self.started = False  # its handler was: not so while it waits for another of its group
         self.then: Slot | None = None  # of its group: to be handled after it
         self.task: asyncio.Task[Any] | None = None
@@ -102,7 +106,8 @@ def runs(slots: list[Slot]) -> list[Slot]:
 class Slots:
     """All slots, for the event loop that fills and empties them and for the heartbeat's thread that reads them."""
 
-    def __init__(self) -> None:
+    def __init__(self, worker: str = "") -> None:
+        self._worker = worker
         self._lock = threading.Lock()
         self._held: set[Slot] = set()
 
@@ -127,6 +132,16 @@ class Slots:
         now = time.monotonic()
         with self._lock:
             return [slot for slot in self._held if slot.due(now)]
+
+    def about(self, slot: Slot) -> dict[str, object]:
+        """The fields of a log record about a message."""
+        return {
+            "message_id": str(slot.id),
+            "queue": slot.claimed.queue,
+            "tenant": slot.tenant,
+            "attempt": slot.claimed.attempt,
+            "worker": self._worker,
+        }
 
     def all(self) -> list[Slot]:
         """A copy of what is held now."""

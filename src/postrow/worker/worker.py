@@ -28,12 +28,15 @@ from postrow.worker.executor import RELEASED, Executor
 from postrow.worker.health import Health, HealthServer
 from postrow.worker.heartbeat import Heartbeat
 from postrow.worker.listener import Listener
+from postrow.worker.metrics import State
 from postrow.worker.registry import present_version, registrations, say_wiring
 from postrow.worker.scheduler import Scheduler
 from postrow.worker.signals import stopping_on_signals
 from postrow.worker.slots import Slot, Slots
 from postrow.worker.supervisor import Supervisor
 from postrow.worker.sweeper import Sweeper
+from postrow.worker.telemetry import Telemetry
+from postrow.worker.tracing import tracing
 from postrow.worker.transactions import OPEN_AT_ONCE, Transactions
 
 log = logging.getLogger("postrow.worker")
@@ -69,7 +72,7 @@ class Worker:
         listen_dsn: a direct connection for the listener where the app's goes through a pooler.
         poll_interval: seconds between looks when nothing calls; five times as long after an idle minute.
         grace: seconds that running handlers have to finish after SIGTERM; then they are released.
-        health: host and port of the health pages; None: none.
+        health: host and port of the pages /live, /ready and /metrics; None: none.
         sweep: whether this worker takes part in the sweep; at least one process should.
         schedule: whether this worker enqueues what is scheduled; at least one process should.
         transactions: how many connections `message.transaction()` may use at once, for async and sync handlers each.
@@ -156,13 +159,21 @@ class Worker:
         if self._stop_early.is_set():
             self._stop.set()
         weather = Weather()
+        telemetry = Telemetry(
+            self.consumers,
+            worker=self.name,
+            version=_package_version(),
+            asked_for=self._health_address is not None,
+            state=lambda: self._state(weather),
+        )
         try:
-            with stopping_on_signals(self._signalled), self._health_pages(weather):
+            with stopping_on_signals(self._signalled), self._health_pages(weather, telemetry):
                 # who says how to hear taps past a pooler, or does without them, may have one in between
                 pooled = self._listen_dsn is not None or self._transport == "poll"
                 database = Database(await asyncio.to_thread(lambda: self._app.dsn), pooled)
+                telemetry.found(database)
                 if await self._unless_stopped(self._register(database, weather)):
-                    await self._serve(database, weather)
+                    await self._serve(database, weather, telemetry)
         finally:
             self._loop = self._stop = None
             self._stop_early.clear()
@@ -174,14 +185,15 @@ class Worker:
         self.stop()
 
     @contextlib.contextmanager
-    def _health_pages(self, weather: Weather) -> Iterator[None]:
+    def _health_pages(self, weather: Weather, telemetry: Telemetry) -> Iterator[None]:
         """Serves them from the start, so that a worker that waits for its database is seen to live."""
         if self._health_address is None:
             yield
             return
-        server = HealthServer(self._health_address, lambda: self._health(weather))
+        server = HealthServer(self._health_address, lambda: self._health(weather), metrics=telemetry.metrics)
         self.health_port = server.port
-        log.info("health pages: http://%s:%s/live and /ready", self._health_address[0], server.port)
+        pages = "/live, /ready and /metrics" if telemetry.metrics else "/live and /ready"
+        log.info("health pages: http://%s:%s%s", self._health_address[0], server.port, pages)
         try:
             yield
         finally:
@@ -225,9 +237,9 @@ class Worker:
             else:
                 return
 
-    async def _serve(self, database: Database, weather: Weather) -> None:
+    async def _serve(self, database: Database, weather: Weather, telemetry: Telemetry) -> None:
         assert self._stop is not None
-        self._parts = parts = self._build(database, weather)
+        self._parts = parts = self._build(database, weather, telemetry)
         parts.heartbeat.start()
         keep = parts.supervisor.keep
         keep("acker", parts.acker.run)
@@ -242,7 +254,7 @@ class Worker:
             )
             keep("listener", listener.run)
         if self._sweep:
-            keep("sweeper", Sweeper(database, weather).run)
+            keep("sweeper", Sweeper(database, weather, meter=telemetry.meter).run)
         if self._schedule:
             keep("scheduler", Scheduler(database, weather).run)
         say_wiring(self._app, self.consumers, worker=self.name)
@@ -257,8 +269,9 @@ class Worker:
             self._parts = None
         log.info("stopped: %s", ", ".join(f"{count} {word}" for word, count in parts.acker.counts.items()))
 
-    def _build(self, database: Database, weather: Weather) -> _Parts:
-        slots = Slots()
+    def _build(self, database: Database, weather: Weather, telemetry: Telemetry) -> _Parts:
+        slots = Slots(self.name)
+        meter = telemetry.meter
 
         def retried(queues: set[str]) -> None:
             claimer.look_at(queues)
@@ -266,7 +279,7 @@ class Worker:
         def made_room(queue: str, tenant: str) -> None:
             claimer.made_room(queue, tenant)
 
-        acker = Acker(database, slots, weather, retried=retried, made_room=made_room)
+        acker = Acker(database, slots, weather, retried=retried, made_room=made_room, meter=meter)
 
         def finished(slot: Slot) -> None:
             acker.put(slot)
@@ -294,6 +307,8 @@ class Worker:
             extend=heartbeat.extend,
             threads=min(sync, self._concurrency),
             transactions=transactions,
+            meter=meter,
+            tracing=tracing(self.name),
         )
         claimer = Claimer(
             database,
@@ -305,6 +320,7 @@ class Worker:
             concurrency=self._concurrency,
             poll_interval=self._poll_interval,
             refused=refused,
+            meter=meter,
         )
         return _Parts(slots, executor, acker, claimer, heartbeat, Supervisor(weather), transactions)
 
@@ -349,6 +365,20 @@ class Worker:
         live = not dead and parts.heartbeat.alive and blocked < STUCK
         detail |= {"held": len(parts.slots), "dead": dead, "loop_blocked_for": round(blocked, 3)}
         return Health(live, live and not stopping and not weather.down, detail)
+
+    def _state(self, weather: Weather) -> State:
+        parts = self._parts
+        if parts is None:  # as above
+            return State({}, self._concurrency, 0, 0, {"start": "start" not in weather.down}, 0.0, ready=False)
+        return State(
+            running=parts.executor.running,
+            concurrency=self._concurrency,
+            held=len(parts.slots),
+            unwritten=parts.acker.pending,
+            database={part: part not in weather.down for part in (*parts.supervisor.tasks, "heartbeat")},
+            loop_blocked_for=parts.heartbeat.loop_blocked_for,
+            ready=self._health(weather).ready,
+        )
 
     def _sign_of_life(self) -> Op[None]:
         return fleet.beat(

@@ -1,0 +1,75 @@
+"""How many messages are in the database's queues, for the page of metrics: looked up now and then."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from postrow.drivers.psycopg3 import execute
+from postrow.models import QueueDepth
+from postrow.ops import look
+from postrow.worker.connections import DATABASE_ERRORS, Database
+
+log = logging.getLogger("postrow.worker")
+
+EVERY = 5.0  # seconds between looks at least ...
+SHARE = 20  # ... and so many times what the last one took, for each worker: together a twentieth of one session's time
+PATIENCE = 1.0  # seconds that a reader waits for a new look, before it gets the old one
+LIMIT = "20s"  # for one look: with very many messages, better no figures than a query without an end
+TOO_OLD = 60.0  # seconds after which figures are left out; or three times the pause, if that is longer
+
+
+class Depths:
+    """Looks on a thread and a connection of their own, opened for each.
+
+    So neither a blocked loop nor a frozen server is waited for, and nothing is held where nobody asks.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lock = threading.Lock()
+        self._looked = threading.Event()  # the look under way has ended
+        self._looked.set()
+        self._next_at = float("-inf")
+        self._pause = EVERY
+        self._found: list[QueueDepth] = []
+        self._found_at = float("-inf")
+        self._failed = False
+
+    def now(self) -> tuple[list[QueueDepth], float] | None:
+        """What the last look found, and how many seconds ago; None when there is none, or it is too old.
+
+        Starts a new look if it is time for one, and waits for it a moment. From any thread.
+        """
+        with self._lock:
+            if self._looked.is_set() and time.monotonic() >= self._next_at:
+                self._looked.clear()
+                threading.Thread(target=self._look, name="postrow-depths", daemon=True).start()
+        self._looked.wait(PATIENCE)
+        with self._lock:
+            age = time.monotonic() - self._found_at
+            return (self._found, age) if age < max(TOO_OLD, 3 * self._pause) else None
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        found = None
+        try:
+            with self._database.connect_sync("metrics") as conn, conn.transaction():
+                conn.execute(f"set local statement_timeout = '{LIMIT}'")
+                found = execute(conn, look.depths())
+        except DATABASE_ERRORS as error:
+            if not self._failed:
+                log.warning("no depths for /metrics: %s", (str(error).strip() or type(error).__name__).splitlines()[0])
+        except Exception:
+            log.exception("the look at depths for /metrics failed")
+        finally:
+            with self._lock:
+                now = time.monotonic()
+                self._failed = found is None
+                if found is not None:
+                    self._found, self._found_at = found, now
+                fleet = max((depth.workers for depth in self._found), default=1)
+                self._pause = max(EVERY, SHARE * (now - began) * max(1, fleet))
+                self._next_at = now + self._pause
+                self._looked.set()
