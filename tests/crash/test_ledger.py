@@ -57,11 +57,12 @@ def test_every_connection_is_terminated_again_and_again(fleet, ledger, db):
     assert "begins again" not in fleet.said
 
 
-def test_ten_workers_at_once_and_half_of_them_are_killed(fleet, ledger, db):
+def test_ten_workers_at_once_and_half_of_them_are_killed(fleet, ledger, db, wait_for):
     for n in range(10):
         fleet.start(f"w{n}", slots=3)
     ledger.wait_for_work(100)
+    at_work = "select count(distinct claimed_by) from postrow.history"
+    wait_for(lambda: db.value(at_work) > 5, what="more than those that are killed to have worked", deadline=30)
     for n in range(5):
         fleet.kill(f"w{n}")
     ledger.balances()
-    assert db.value("select count(distinct claimed_by) from postrow.history") > 5
