@@ -5,12 +5,12 @@
 -- is held is asked under a lock, since two claims may meet different messages of it: one that was committed late stands first.
 
 -- Of the messages that a claim has locked, those whose turn it is, and what follows them in their groups: runs of up to `run`
--- each and "limit" in all, first the head of each group, then each one's second, and so on. Who has failed before comes alone. What
--- is not of a group stays as it is. `behinds`: which of them follow another of this claim. The others are set behind
--- (`parked`: how many), where what is in front of them can be locked: who takes that away waits, and then sees them.
--- `skipped`: the lanes of those that could be neither. `held` and `shut`: the groups, `<tenant> <key>`, of which something comes,
--- and those of which all was left, as others have them or what is in front. Locks: of the groups, one of 1,024 each, until the transaction's end,
--- never waiting; in REPEATABLE READ that would prove nothing, so it is refused there. Internal. Raises PW003.
+-- each and "limit" in all, first what is of no group, then the head of each, then each one's second, and so on. Who has failed
+-- before comes alone. `behinds`: which of them follow another of this claim. The others are set behind (`parked`: how
+-- many), where what is in front of them can be locked: who takes that away waits, and then sees them. `skipped`: the lanes
+-- of those that could be neither. `held` and `shut`: the groups, `<tenant> <key>`, of which something comes, and those of
+-- which all was left, as others have them, or what is in front. Locks: of the groups, one of 1,024 each, until the
+-- transaction's end, never waiting; in REPEATABLE READ that would prove nothing, so it is refused there. Internal. Raises PW003.
 create or replace function postrow.in_turn(
     queue text, worker text, "limit" int, run int, now timestamptz, sized boolean, inout lanes int[], inout tenants text[],
     inout ids uuid[], inout tids tid[], inout dues timestamptz[], inout sizes int[], groups text[],
@@ -28,7 +28,6 @@ declare
     v_keys     text[];  -- and their keys
     v_run      int;
     v_plain    int;
-    v_met      record;  -- what the claim met: tids, with the group of each
     v_taken    record;  -- what it gets, and the first messages of the groups that give nothing
     v_fronts   int[];   -- groups whose first message, or dead letter, is locked by us: nothing passes it unseen
     v_keep     tid[];
@@ -150,8 +149,8 @@ $$
 
 -- next
 -- Sets the next message of each of these groups free, if what stands first in it is behind: the one in front of it is gone, or
--- what blocked the group is decided. A group that a dead letter blocks is left. Due now, so that no watermark has passed it. Taps. Gives how many. A row that is
--- locked is being claimed, and is left. Internal; called by all that takes messages away.
+-- what blocked the group is decided. A group that a dead letter blocks is left, and a message that a claim has locked. Due
+-- now, so that no watermark has passed it. Taps. Gives how many. Internal; called by all that takes messages away.
 create or replace function postrow.promote(queues text[], tenants text[], keys text[], now timestamptz) returns int
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
 set enable_indexscan = on set enable_tidscan = on set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
