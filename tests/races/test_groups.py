@@ -149,3 +149,16 @@ def test_a_message_that_a_producer_holds_by_its_key_is_set_free_all_the_same(act
     assert one.settle("ack", rows) == ["accepted"]
     producer.commit()
     assert taken(two.take(10)) == ["a2"]
+
+
+def test_a_claim_locks_of_a_held_group_what_it_met_and_no_more(actors):
+    """Else who sets the next one free would pass it by."""
+    one, two, three = actors("one"), actors("two"), actors("three").impatient()
+    put(one, "a1")
+    one.take(1)
+    (behind,) = put(one, "a2")
+    assert two.take(10) == []
+    put(one, "a3")
+    two.begin()
+    assert two.take(10) == []
+    assert len(three.query("select from postrow.message where id = %s for update", [behind])) == 1

@@ -356,6 +356,24 @@ def test_a_blocked_group_that_cannot_be_set_behind_does_not_hide_the_lane(commit
         two.rollback()
 
 
+def test_a_group_without_a_holder_is_healed_by_the_claim_that_meets_it_and_not_buried(pg, take):
+    """Its head was left behind; the claim looks past another group first, and sets behind what led to that head."""
+    put(pg, "h0", group="h")
+    assert len(take(pg)) == 1
+    put(pg, "h1", group="h")
+    ids = put(pg, "g1", "g2")
+    pg.query("update postrow.message set behind = true where id = %s", [ids["g1"]])
+    assert taken(take(pg, 1)) == ["g1"]
+
+
+def test_a_head_that_max_bytes_leaves_is_not_left_behind(pg, take):
+    put(pg, "x" * 100, group="big")
+    ids = put(pg, "y" * 100, "z", group="h")
+    pg.query("update postrow.message set behind = true where id = %s", [ids["y" * 100]])
+    assert taken(take(pg, max_bytes=110)) == ["x" * 100]
+    assert sorted(taken(take(pg))) == ["y" * 100, "z"]
+
+
 def test_a_head_that_expires_while_it_is_claimed_holds_its_group(pg, take, clock):
     put(pg, "a1", expires_at=pg.value("clock") + timedelta(seconds=5))
     put(pg, "a2")

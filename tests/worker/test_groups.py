@@ -279,12 +279,15 @@ def test_a_sync_handler_that_hangs_past_its_timeout_does_not_keep_its_group(app,
         record.leave(message, done=True)
 
     put(db, ["a1", "a2", "a3"])
-    start()
+    running = start()
     inside.wait()
     try:
         wait_for(lambda: record.done["g"] == ["a2", "a3"])
     finally:
         release.set()
+    wait_for(lambda: "a1" in record.done["g"])
+    running.stop()
+    assert record.tried["g"] == ["a1", "a2", "a3"], "what it held behind a1 is not its own any more"
 
 
 def test_no_handler_sees_the_context_of_the_one_before_it(app, db, start, wait_for):

@@ -293,7 +293,8 @@ class Claimer:
             pause = self._poll_interval * (5 if idle else 1)
             pause = min(pause, *(feed.lanes.due_in for feed in self._feeds))
             pause = max(0.0, min(pause, self._look_at - now))
-            held = min(feed.lanes.held_for for feed in self._feeds)
+            asked = [feed for feed in self._feeds if self._free(feed) > 0 and feed.replaced_by is None]
+            held = min((feed.lanes.held_for for feed in asked), default=pause)
             if held < pause:  # by a limit: its lanes are known
                 pause, discover = held, False
         try:

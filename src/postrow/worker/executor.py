@@ -111,8 +111,8 @@ class Executor:
 
     def lost(self, slot: Slot) -> None:
         """Another has the message: stop its handler if that can be, and report nothing."""
-        if slot.ended:
-            return  # its outcome is with the acker, and will be refused
+        if slot.ended or slot.lost:
+            return  # its outcome is with the acker, and will be refused; or this was said
         slot.lost = True
         if self._meter is not None:
             self._meter.lost(slot)
@@ -212,10 +212,8 @@ class Executor:
         self.total -= 1
         if outcome.verdict in {"fail", "bury"} and not slot.lost:
             self._say_failed(slot, outcome)
-        # of its group the next, if the order holds: this one is done, and the next one is still ours
         after = slot.then
-        goes_on = slot.settled or (outcome.verdict == "done" and not slot.lost and not slot.gone)
-        if after is not None and goes_on and not after.lost and not after.gone and not self._stopping:
+        if after is not None and self._goes_on(slot, after):
             slot.then = None
             self.waiting -= 1
             self._finished(slot)
@@ -225,6 +223,13 @@ class Executor:
             return
         self._give_back_after(slot)
         self._finished(slot)
+
+    def _goes_on(self, slot: Slot, after: Slot) -> bool:
+        """Whether the next of its group may start: this one is done, and both are certainly still ours."""
+        assert slot.outcome is not None
+        now = time.monotonic()
+        done = slot.settled or (slot.outcome.verdict == "done" and not slot.lost and not slot.gone and slot.holds(now))
+        return done and not after.lost and not after.gone and after.holds(now) and not self._stopping
 
     def _say_failed(self, slot: Slot, outcome: Outcome) -> None:
         log.info(

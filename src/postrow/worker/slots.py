@@ -77,6 +77,10 @@ class Slot:
         self.then: Slot | None = None  # of its group: to be handled after it
         self.task: asyncio.Task[Any] | None = None
 
+    def holds(self, now: float) -> bool:
+        """Whether its lease lives for certain, by our own clock; the database may say so for longer."""
+        return now < max(self.renewed + self.consumer.lease.total_seconds(), self.held_until)
+
     def due(self, now: float) -> bool:
         """Whether its lease should be renewed now: after a third of it, unless the handler asked for longer."""
         lease = self.consumer.lease.total_seconds()

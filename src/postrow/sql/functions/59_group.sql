@@ -93,8 +93,9 @@ begin
                 ) r
             ) l
             left join lateral (
-                select true as held from postrow.message m where m.ctid = l.tid and m.claim_token is null
-                for update skip locked) o on l.fit
+                -- the condition is inside: what does not come must not be locked, or promote would pass it by
+                select true as held from postrow.message m where l.fit and m.ctid = l.tid and m.claim_token is null
+                for update skip locked) o on true
         ) w
     ) j;
 
@@ -189,6 +190,19 @@ begin
     select count(postrow.tap(f.queue, f.tenant)), max(f.n) into v_taps, v_done
     from (select queue, tenant, sum(count(*)) over () as n from freed group by queue, tenant) f;
     return v_done;
+end
+$$
+
+-- next
+-- The same for groups as in_turn names them, of which a claim has not taken what it might: all else of them may be behind, and
+-- nothing would lead there. Internal.
+create or replace function postrow.promote_held(queue text, held text[], now timestamptz) returns void
+language plpgsql volatile
+as $$
+begin
+    perform postrow.promote(array_agg(promote_held.queue), array_agg(split_part(h, ' ', 1)),
+        array_agg(substr(h, position(' ' in h) + 1)), promote_held.now)
+    from unnest(promote_held.held) h;
 end
 $$
 

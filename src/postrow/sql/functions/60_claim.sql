@@ -128,6 +128,9 @@ begin
             shut := shut || v_turn.shut;
         end if;
         if v_wide then
+            if grouped then
+                perform postrow.promote_held(pick_lane.queue, held, pick_lane.now);
+            end if;
             v_wide := false;  -- within the limit now
             continue;
         end if;
@@ -305,6 +308,7 @@ declare
     v_fit       int;
     v_frontier  timestamptz;
     v_empty     postrow.claimed;
+    v_at        int;
 begin
     perform postrow.check_claim(claim.queue, claim."limit", claim.lease, claim.worker, claim.max_bytes);
     if claim.tenant is not null then
@@ -320,19 +324,25 @@ begin
             from postrow.lanes(claim.queue, claim.worker) l
             where (l.ready or claim.after is not null) and (claim.tenant is null or l.tenant = claim.tenant)) l;
         for i in 1 .. least(coalesce(v_lane.siblings, 0), 2) loop  -- the fair share of each, then what is left
-            for v_empty in
-                select * from postrow.claim_limited(claim.queue, v_lane.tenants, v_lane.priorities,
-                    array_fill(claim.after, array[cardinality(v_lane.tenants)]),
-                    case when i = 1 then (v_left - 1) / v_lane.siblings + 1 else v_left end, v_left, claim.lease,
-                    claim.worker, v_token, v_bytes, v_paused, v_now)
-            loop
-                if v_empty.id is not null then
-                    v_left := v_left - 1;
-                    v_bytes := v_bytes - octet_length(v_empty.payload::text);
-                    return next v_empty;
-                elsif claim.after is not null and i = 1 then
-                    return next v_empty;
-                end if;
+            v_at := 1;
+            while v_at <= cardinality(v_lane.tenants) and v_left > 0 and (v_bytes is null or v_bytes > 0) loop
+                for v_empty in
+                    select * from postrow.claim_limited(claim.queue, v_lane.tenants[v_at:v_at + 255],
+                        v_lane.priorities[v_at:v_at + 255],
+                        array_fill(claim.after, array[least(256, cardinality(v_lane.tenants) - v_at + 1)]),
+                        case when i = 1 then (v_left - 1) / v_lane.siblings + 1 else v_left end, v_left, claim.lease,
+                        claim.worker, v_token, v_bytes, v_paused, v_now)
+                loop
+                    if v_empty.id is not null then
+                        v_left := v_left - 1;
+                        v_bytes := v_bytes - octet_length(v_empty.payload::text);
+                    end if;
+                    if v_empty.id is not null or claim.after is not null and i = 1 then
+                        v_empty.lane := case when v_empty.lane > 0 then v_empty.lane + v_at - 1 else 0 end;
+                        return next v_empty;
+                    end if;
+                end loop;
+                v_at := v_at + 256;
             end loop;
             exit when v_left <= 0 or v_bytes <= 0;
         end loop;
@@ -405,13 +415,16 @@ begin
             v_empty.frontier := v_frontier;
             return next v_empty;
         end if;
+        if v_picked.grouped and v_fit < cardinality(v_picked.ids) then
+            perform postrow.promote_held(claim.queue, v_picked.held, v_now);
+        end if;
     end loop;
 end
 $$
 
 -- next
--- Claims from many lanes: `tenants`, `priorities` and `afters` are lanes, `per_lane` the most that one lane gives,
--- "limit" the most in all, in the order given. Who calls it: workers, on one server (a lateral lock does not run on
+-- Claims from many lanes: `tenants`, `priorities` and `afters` are lanes, `per_lane` the most that one lane gives (of a group
+-- that it leads to: so many again), "limit" the most in all, in the order given. Who calls it: workers, on one server (a lateral lock does not run on
 -- Citus). A row for each message, then one with null id for each lane that gave none; `lane` is its position from 1, and
 -- 0 for messages of these tenants that are targeted at `worker`, which come first and count towards "limit". Every lane's
 -- rows carry its new frontier: the moment of the claim if all of the lane was seen, the last available_at taken if not,
@@ -458,6 +471,7 @@ declare
     v_wide       boolean := false;  -- more than may be claimed, to set them behind
     v_shut       text[];         -- groups that are passed by
     v_parked     int := 0;
+    v_cut        boolean := false;  -- whether max_bytes left any of v_turn out
     v_began      timestamptz := clock_timestamp();
     v_row        postrow.claimed;
 begin
@@ -527,7 +541,8 @@ begin
         end loop;
         if v_grouped then
             v_more := v_picked >= v_most or v_each = any (v_counts);
-            v_turn := postrow.in_turn(claim_lanes.queue, claim_lanes.worker, v_left, 100, v_now, v_bytes is not null, v_lanes,
+            v_turn := postrow.in_turn(claim_lanes.queue, claim_lanes.worker, v_left, least(claim_lanes.per_lane, 100),
+                v_now, v_bytes is not null, v_lanes,
                 v_tenants, v_ids, v_tids, v_dues, v_sizes, v_groups);
             v_parked := v_parked + v_turn.parked;
             v_behinds := v_turn.behinds;
@@ -535,6 +550,9 @@ begin
             v_shut := v_shut || v_turn.shut;
         end if;
         if v_wide then
+            if v_grouped then
+                perform postrow.promote_held(claim_lanes.queue, v_turn.held, v_now);
+            end if;
             v_wide := false;  -- within the limits now
             continue;
         end if;
@@ -570,7 +588,8 @@ begin
         if v_bytes is not null then
             v_fit := postrow.fitting(v_turn.sizes, v_bytes, v_left = claim_lanes."limit");
         end if;
-        if v_fit < cardinality(v_ids) then  -- who is left was seen, and is free
+        v_cut := v_fit < cardinality(v_ids);
+        if v_cut then  -- who is left was seen, and is free
             v_frontiers := array_replace(claim_lanes.afters, '-infinity', null);
         end if;
         v_counts := array_fill(0, array[v_count]);
@@ -583,6 +602,9 @@ begin
         select m.* from postrow.mark(v_lanes[:v_fit], v_tenants[:v_fit], v_ids[:v_fit], v_tids[:v_fit], v_dues[:v_fit],
             array(select v_frontiers[u.n] from unnest(v_lanes[:v_fit]) with ordinality u(n, i) order by u.i),
             v_behinds[:v_fit], claim_lanes.lease, claim_lanes.worker, v_token, v_now) m;
+    end if;
+    if v_cut then
+        perform postrow.promote_held(claim_lanes.queue, v_turn.held, v_now);
     end if;
     for i in 1 .. v_count loop
         if v_counts[i] = 0 then

@@ -198,10 +198,13 @@ begin
                 v_own[v_t] := v_own[v_t] - v_fit;
                 v_common[v_c] := v_common[v_c] - v_fit;
                 v_taken[v_t] := v_taken[v_t] + v_fit;
-                continue;
             elsif v_picked.again then
                 v_row.due_at := claim_limited.now;
             end if;
+            if v_picked.grouped and v_fit < cardinality(v_picked.ids) then
+                perform postrow.promote_held(claim_limited.queue, v_picked.held, claim_limited.now);
+            end if;
+            continue when v_fit > 0;
         end if;
         return next v_row;
     end loop;
