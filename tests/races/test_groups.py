@@ -161,4 +161,4 @@ def test_a_claim_locks_of_a_held_group_what_it_met_and_no_more(actors):
     put(one, "a3")
     two.begin()
     assert two.take(10) == []
-    assert len(three.query("select from postrow.message where id = %s for update", [behind])) == 1
+    assert len(three.query("select id from postrow.message where id = %s for update", [behind])) == 1
