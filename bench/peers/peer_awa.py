@@ -26,7 +26,7 @@ class Producer:
 class Awa(Adapter):
     package = "awa-pg"
     settings = (
-        "1000 workers on the queue, poll_interval_ms=50, COPY for bulk: "
+        "1000 workers on the queue, 24 connections, poll_interval_ms=50, COPY for bulk: "
         "https://github.com/hardbyte/awa/blob/main/docs/configuration.md and its own benchmarks/portable"
     )
     unfinished = "select count(*) from awa.jobs where state not in ('completed', 'failed', 'cancelled')"
@@ -41,7 +41,7 @@ class Awa(Adapter):
             yield Producer(client)
 
     async def work(self, dsn, ran):
-        async with awa.AsyncClient(dsn, max_connections=20) as client:
+        async with awa.AsyncClient(dsn, max_connections=24) as client:
 
             @client.task(Bench, queue="bench")
             async def bench(job):

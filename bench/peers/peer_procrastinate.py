@@ -27,7 +27,7 @@ class Producer:
 
 class Procrastinate(Adapter):
     package = "procrastinate"
-    settings = "concurrency=30, a pool of 32: https://procrastinate.readthedocs.io/en/stable/reference.html, App.run_worker_async"
+    settings = "concurrency=100, a pool of 40: App.run_worker_async in https://procrastinate.readthedocs.io/en/stable/reference.html"
     unfinished = "select count(*) from procrastinate_jobs where status in ('todo', 'doing')"
 
     async def install(self, dsn):
@@ -42,9 +42,9 @@ class Procrastinate(Adapter):
             yield Producer(task)
 
     async def work(self, dsn, ran):
-        app, _ = application(dsn, 32, ran)
+        app, _ = application(dsn, 40, ran)
         async with app.open_async():
-            await app.run_worker_async(concurrency=30)
+            await app.run_worker_async(concurrency=100)
 
 
 if __name__ == "__main__":
