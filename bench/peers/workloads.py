@@ -67,9 +67,10 @@ class Bench:
                 seen, since = ran, now
             if (ran >= count or now - since > quiet) and self.unfinished() == 0:
                 break
+            asking = time.monotonic() - now  # a count of kept jobs takes a while, and is not to disturb
             if now > end or now - since > stuck or not all(worker.alive for worker in workers):
                 raise FailedError(f"{self.peer.name}: {seen} of {count} jobs ran, {self.unfinished()} are left")
-            time.sleep(pause if ran >= count else max(pause, 0.005))
+            time.sleep(max(pause, 3 * asking))
         ended = time.time()
         for worker in workers:
             worker.tell("report")
