@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import homes
+import psycopg
 from programs import FailedError, program
 from workloads import SMALL, WORKLOADS
 
@@ -57,8 +58,8 @@ def measure(server, names, peers, runs, numbers):
                 print(f"{name}, run {turn + 1}, {peer.name} ...", file=sys.stderr, flush=True)
                 try:
                     figures = WORKLOADS[name](server, peer, **numbers.get(name, {}))
-                except FailedError as error:
-                    failures.append(f"{name}, run {turn + 1}: {error}")
+                except (FailedError, psycopg.Error) as error:  # the others go on
+                    failures.append(f"{name}, run {turn + 1}, {peer.name}: {error}")
                     continue
                 for key, value in figures.items():
                     results[name][peer.name].setdefault(key, []).append(value)
