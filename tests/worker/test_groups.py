@@ -10,6 +10,8 @@ import pytest
 
 import postrow
 
+pytestmark = pytest.mark.slow
+
 
 class Record:
     """What handlers ran, by group: each is in its group alone, or it is noted."""

@@ -9,6 +9,8 @@ import pytest
 from postrow import Rate
 from postrow.errors import BadArgumentError
 
+pytestmark = pytest.mark.slow
+
 
 class Inside:
     """How many handlers run at once, of a tenant and in all."""

@@ -16,6 +16,8 @@ from postrow.models import QueueDepth
 from postrow.worker.metrics import MOST_QUEUES, Counts, Labels, State
 from postrow.worker.prometheus import Page
 
+pytestmark = pytest.mark.slow
+
 HERE = ("127.0.0.1", 0)
 
 

@@ -9,6 +9,7 @@ import postrow
 from postrow import App
 
 
+@pytest.mark.slow
 def test_two_workers_enqueue_each_time_once(app, db, start, wait_for):
     done = []
 

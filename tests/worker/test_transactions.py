@@ -228,6 +228,7 @@ async def held_open(dsn, seconds, message):
         yield conn
 
 
+@pytest.mark.slow
 def test_an_ack_held_open_for_three_leases_harms_nobody(app, db, start, wait_for, lines):
     """500 others are renewed by the same heartbeat; nothing is swept, and nothing is cancelled for its own ack."""
     cancelled = []

@@ -52,6 +52,7 @@ class Message(_Row):
     claimed_at = models.DateTimeField(null=True)
     target_until = models.DateTimeField(null=True)
     claim_token = models.UUIDField(null=True)
+    behind = models.BooleanField()  # of a group: another stands in front of it
 
     class Meta:
         """Of `postrow.message`."""

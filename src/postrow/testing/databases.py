@@ -102,7 +102,11 @@ class Databases:
                 self._prepare(self.dsn(name))
             self._run(f"alter database {name} with allow_connections false")
             # a pool that was left open there would keep it from being copied
-            self._run(f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'")
+            self._run(
+                "select pg_terminate_backend(pid) from pg_stat_activity "
+                # not autovacuum's worker: it gives way by itself, and only a superuser may end it
+                f"where datname = '{name}' and backend_type = 'client backend'"
+            )
         except BaseException:
             self._drop(name)
             raise
