@@ -39,7 +39,7 @@ def test_the_table_has_a_line_a_queue_and_tenant(run, db):
         "queue", "tenant", "ready", "scheduled", "claimed", "dead", "oldest ready", "consumer"
     ]  # fmt: skip
     assert re.match(
-        r"emails +acme +1 +1 +3 +0  \d+ ms +send_welcome, no worker  ← start one: postrow worker MODULE:APP$", emails
+        r"emails +acme +1 +1 +3 +0  \d+ m?s +send_welcome, no worker  ← start one: postrow worker MODULE:APP$", emails
     )
     assert re.match(r"reports +default +0 +0 +0 +1  . +none  ← nobody consumes this queue$", reports)
 
