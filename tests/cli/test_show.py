@@ -37,7 +37,7 @@ def test_a_claimed_message_says_by_whom_and_until_when(run, db):
     id_ = db.enqueue()
     db.claim(worker="w7", lease="10 min")
     claimed, lease = _without_times(run("show", str(id_)))[1:]
-    assert re.fullmatch(r"claimed by w7 \(attempt 1\), waited \d+ m?s", claimed)
+    assert re.fullmatch(r"claimed by w7 \(attempt 1\), waited \d+ ms", claimed)
     assert lease == "its lease ends in 9 min unless it is renewed"
 
 
@@ -51,7 +51,7 @@ def test_the_whole_life_of_a_message_that_failed_and_was_done(run, db):
     assert enqueued.startswith("enqueued by ")
     assert failed == "failed (attempt 1, w1): SMTPError: SMTP down"
     assert claimed == "claimed by w2 (attempt 2)"
-    assert re.fullmatch(r"done, ran \d+ m?s", done)
+    assert re.fullmatch(r"done, ran \d+ ms", done)
     assert "File x, line 1" not in found.out
     assert "  traceback of attempt 1\n      File x, line 1" in run("show", str(id_), "--full").out
 
@@ -133,7 +133,7 @@ def test_peek_shows_what_a_claim_would_take_and_takes_nothing(run, db):
     titles, *lines = found.out.splitlines()
     assert titles.split() == ["id", "tenant", "priority", "due", "attempts", "payload"]
     assert [line.split()[0] for line in lines] == [str(first), str(later)]
-    assert re.search(r'acme +-1  \d+ m?s ago +0  \{"n": 1\}$', lines[0])
+    assert re.search(r'acme +-1  \d+ ms ago +0  \{"n": 1\}$', lines[0])
     assert re.search(r' in 1 h +0  \{"text": "x+…$', lines[1])
     assert [row["id"] for row in json.loads(run("peek", "emails", "--limit", "1", "--json").out)] == [str(first)]
     assert run("peek", "emails", "--tenant", "zeta").err == "Nothing waits in emails of tenant zeta.\n"

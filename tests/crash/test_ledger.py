@@ -66,3 +66,4 @@ def test_ten_workers_at_once_and_half_of_them_are_killed(fleet, ledger, db, wait
     for n in range(5):
         fleet.kill(f"w{n}")
     ledger.balances()
+    assert db.value(at_work) > 5

@@ -1,17 +1,6 @@
 -- Pausing a queue, a tenant, or a tenant's queue: nothing of it is claimed until it is resumed. Enqueue goes on, and what
 -- runs goes on to its end.
 
--- The tenants whose messages of a queue are paused, '*' for all; null when nothing is, which is the rule. Asked at each
--- discovery, so with a kept plan: the table has a few rows at most. Internal.
-create or replace function postrow.paused_tenants(queue text) returns text[]
-language plpgsql stable set jit = off set plan_cache_mode = force_generic_plan
-as $$
-begin
-    return (select array_agg(p.tenant) from postrow.pause p where p.queue in (paused_tenants.queue, '*'));
-end
-$$
-
--- next
 -- Pauses a queue of all tenants, a tenant in all queues, or (both given) a tenant's queue. True when it was not paused.
 -- Who calls it: admins. Locks its one row, which claims only read. Raises PW002, PW003.
 create or replace function postrow.pause(

@@ -9,7 +9,7 @@ as $$
 #variable_conflict use_column
 declare
     v_now     timestamptz := postrow.clock();
-    v_paused  text[] := postrow.paused_tenants(lanes.queue);
+    v_paused  text[] := (postrow.claim_rules(lanes.queue)).paused;
 begin
     return query
     with recursive free as (

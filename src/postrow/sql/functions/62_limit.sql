@@ -3,7 +3,7 @@
 -- fills the buckets up, so it is exact whoever claims; it never waits longer than 50 ms for another claim.
 
 -- What a claim has to heed: the tenants that are paused, '*' for all, null for none; and whether any limit is set. Asked at
--- each claim, so with a kept plan: both tables have a few rows, and an index for what is looked for. Internal.
+-- each claim and discovery, so with a kept plan: both tables have a few rows, and an index for what is looked for. Internal.
 create or replace function postrow.claim_rules(queue text, out paused text[], out limited boolean)
 language plpgsql stable set jit = off set plan_cache_mode = force_generic_plan
 as $$
