@@ -1,10 +1,13 @@
+import array
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import termios
 from contextlib import suppress
 from dataclasses import dataclass
+from fcntl import ioctl
 from pathlib import Path
 from uuid import UUID
 
@@ -82,6 +85,29 @@ def process(start):
         return Ended(running.returncode, out, err)
 
     return process
+
+
+@pytest.fixture
+def feed(wait_for):
+    """Writes to a process's stdin, and waits until it has read all of it: feed(process, "3\\n").
+
+    A reader that has answered for what came before (its commit, its line of output) is past that then: rows that
+    are seen say only that the database has them, not that the process has heard of it.
+    """
+
+    def feed(process, text):
+        process.stdin.write(text)
+        process.stdin.flush()
+        left = array.array("i", [0])
+
+        def taken():
+            assert process.poll() is None, "the process has ended"
+            ioctl(process.stdin, termios.FIONREAD, left)
+            return left[0] == 0
+
+        wait_for(taken, what="the process to read its stdin")
+
+    return feed
 
 
 @pytest.fixture

@@ -137,13 +137,13 @@ def test_a_file_that_is_not_there_is_one_line(run, tmp_path):
     assert (found.code, found.err) == (2, f"postrow: {tmp_path}/nosuch: No such file or directory\n")
 
 
-def test_a_lost_connection_says_which_lines_are_in_doubt(start, db, wait_for):
+def test_a_lost_connection_says_which_lines_are_in_doubt(start, db, feed, wait_for):
     loading = start("enqueue", "emails", "-", "--batch", "2", stdin=subprocess.PIPE)
-    loading.stdin.write("1\n2\n")
-    loading.stdin.flush()
+    feed(loading, "1\n2\n")
     wait_for(lambda: db.value("select count(*) from postrow.message") == 2, what="the first batch")
+    feed(loading, "3\n")  # it reads on: it has heard of its commit
     db.rows("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'postrow enqueue'")
-    _, err = loading.communicate("3\n4\n", timeout=20)
+    _, err = loading.communicate("4\n", timeout=20)
     assert loading.returncode == 4
     assert "lost the connection to the database" in err
     assert "Lines 1 to 2 are enqueued (2 messages)." in err
@@ -151,11 +151,11 @@ def test_a_lost_connection_says_which_lines_are_in_doubt(start, db, wait_for):
     assert db.value("select count(*) from postrow.message") == 2
 
 
-def test_ctrl_c_says_how_far_it_came(start, db, wait_for):
+def test_ctrl_c_says_how_far_it_came(start, db, feed, wait_for):
     loading = start("enqueue", "emails", "-", "--batch", "2", stdin=subprocess.PIPE)
-    loading.stdin.write("1\n2\n3\n")
-    loading.stdin.flush()
+    feed(loading, "1\n2\n")
     wait_for(lambda: db.value("select count(*) from postrow.message") == 2, what="the first batch")
+    feed(loading, "3\n")  # it reads on: it has heard of its commit
     loading.send_signal(signal.SIGINT)
     assert loading.wait(20) == 130
     err = loading.stderr.read()
