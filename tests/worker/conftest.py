@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from contextlib import contextmanager
+from datetime import timedelta
 
 import psycopg
 import pytest
@@ -141,7 +142,8 @@ class Database:
     def away(self):
         """The database takes no connections, and has none."""
         self.admin.execute(f"alter database {self.name} allow_connections false")
-        self.terminate()
+        while self.backends():  # also those that were on their way in
+            self.terminate()
         yield
         self.admin.execute(f"alter database {self.name} allow_connections true")
 
@@ -178,6 +180,71 @@ def db(_worker_db, emptied):
         time.sleep(0.005)  # a server's processes end a moment after their clients
     emptied(_worker_db.conn)
     _worker_db.rows("reset all")
+
+
+class Clock:
+    """postrow.clock() of the workers' database: it stands still until a test moves it.
+
+    So no lease ends because the machine is busy, and one ends when a test wants it to.
+    """
+
+    def __init__(self, db, wait_for):
+        self._db = db
+        self._wait_for = wait_for
+        self._real = db.value("select pg_get_functiondef('postrow.clock()'::regprocedure)")
+        db.rows("create table if not exists postrow.test_clock (now timestamptz)")
+        db.rows("delete from postrow.test_clock")
+        db.rows("insert into postrow.test_clock values (clock_timestamp())")
+        db.rows(
+            "create or replace function postrow.clock() returns timestamptz language sql volatile parallel safe "
+            "as 'select now from postrow.test_clock'"
+        )
+
+    def run_again(self):
+        self._db.rows(self._real)
+
+    def advance(self, seconds):
+        self._db.rows("update postrow.test_clock set now = now + %s", [timedelta(seconds=seconds)])
+
+    def sweep(self):
+        """As a worker does, at this moment and not in a second: start those of the test with sweep=False."""
+        self._db.rows("select 1 from postrow.sweep('leases')")
+
+    def renewed(self, id_):
+        """The heartbeat has renewed this message's lease, and has heard so: it asks again when it has the answer."""
+        for _ in range(2):
+            self.advance(0.01)
+            until = self._db.message(id_).available_at
+            self._wait_for(lambda until=until: self._db.message(id_).available_at > until, what="a renewal")
+
+    def leases_pass(self, leases, *, lease, held):
+        """Let so many leases pass and sweep, while the heartbeat renews what is held, so many messages."""
+        now = "select count(*) from postrow.message where claim_token is not null and available_at >= postrow.clock() + %s"
+        step = 0.75 * lease
+        for _ in range(round(leases * lease / step)):
+            self.advance(step)
+            self.sweep()
+            self._wait_for(lambda: self._db.value(now, [timedelta(seconds=lease)]) == held, what="the renewals")
+
+    def leases_end(self, swept, *, lease):
+        """Let leases end and sweep until `swept()`: the heartbeat may renew one just before the sweep, if it still does."""
+
+        def again():
+            if swept():
+                return True
+            self.advance(lease)
+            self.sweep()
+            return False
+
+        self._wait_for(again, what="the sweep")
+
+
+@pytest.fixture
+def clock(db, wait_for):
+    """The database's clock, which stands still; begin it before the workers."""
+    it = Clock(db, wait_for)
+    yield it
+    it.run_again()
 
 
 @pytest.fixture

@@ -24,7 +24,9 @@ def ack(message, conn):
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-def test_extend_holds_the_claim_and_the_heartbeat_never_shortens_it(app, db, start, wait_for, until, kind, reached):
+def test_extend_holds_the_claim_and_the_heartbeat_never_shortens_it(
+    app, db, clock, start, wait_for, until, kind, reached
+):
     at, may_end = reached(), threading.Event()
     if kind == "async":
 
@@ -49,9 +51,8 @@ def test_extend_holds_the_claim_and_the_heartbeat_never_shortens_it(app, db, sta
     id_, other = db.put(), db.put(queue="other")
     start()
     at.wait()
-    # the heartbeat renews the other one: so it has looked at this one too
-    first = wait_for(lambda: (m := db.message(other)).claim_token and m).available_at
-    wait_for(lambda: db.message(other).available_at > first)
+    wait_for(lambda: db.message(other).claim_token)
+    clock.renewed(other)  # so the heartbeat has looked at this one too
     assert db.lease_left(id_) > 290
     may_end.set()
     wait_for(lambda: db.history(id_))
@@ -74,7 +75,7 @@ def test_extend_for_less_than_the_lease_does_not_end_it_early(app, db, start, wa
     wait_for(lambda: db.history(id_))
 
 
-def test_extend_goes_beyond_the_timeout_of_a_sync_handler(app, db, start, wait_for, reached):
+def test_extend_goes_beyond_the_timeout_of_a_sync_handler(app, db, clock, start, wait_for, reached):
     at, may_end = reached(), threading.Event()
 
     @app.queue("q").consumer(lease=LEASE, timeout=0.05)
@@ -146,7 +147,7 @@ def test_a_handler_that_is_cancelled_while_it_extends_does_not_harm_the_heartbea
 
 
 def test_extend_while_the_handlers_own_transaction_holds_the_row_is_granted_when_that_ends(
-    app, db, start, wait_for, reached
+    app, db, clock, start, wait_for, reached
 ):
     """Neither refused nor forgotten: the row is locked, so nobody can take it, and the lease follows."""
     at, go, rolled_back, may_end = reached(), threading.Event(), reached(), threading.Event()
@@ -175,7 +176,7 @@ def test_extend_while_the_handlers_own_transaction_holds_the_row_is_granted_when
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
 def test_a_message_that_its_handler_acks_in_sql_is_neither_cancelled_nor_reported_again(
-    app, db, start, wait_for, until, lines, kind, reached
+    app, db, clock, start, wait_for, until, lines, kind, reached
 ):
     at, may_end, ended = reached(), threading.Event(), reached()
     if kind == "async":
@@ -210,11 +211,8 @@ def test_a_message_that_its_handler_acks_in_sql_is_neither_cancelled_nor_reporte
     start()
     assert at.wait() == "accepted"
     wait_for(lambda: db.history(id_))
-    # the heartbeat goes on beside it, so it has looked at this message too
-    moment = wait_for(lambda: (m := db.message(other)) and m.claim_token and m).available_at
-    wait_for(lambda: db.message(other).available_at > moment)
-    moment = db.message(other).available_at
-    wait_for(lambda: db.message(other).available_at > moment)
+    wait_for(lambda: db.message(other).claim_token)
+    clock.renewed(other)  # so the heartbeat has looked at this message too
     may_end.set()
     ended.wait()
     other_may_end.set()
@@ -223,7 +221,7 @@ def test_a_message_that_its_handler_acks_in_sql_is_neither_cancelled_nor_reporte
 
 
 def test_a_row_that_another_session_has_locked_holds_up_neither_the_others_nor_the_shutdown(
-    app, db, start, wait_for, until, lines, sessions_on, reached
+    app, db, clock, start, wait_for, until, lines, sessions_on, reached
 ):
     at, may_end = reached(), threading.Event()
 
@@ -240,6 +238,7 @@ def test_a_row_that_another_session_has_locked_holds_up_neither_the_others_nor_t
     session.execute("select from postrow.message where id = %s for update", [locked])
     may_end.set()
     db.put_many(range(50))
+    clock.advance(0.001)  # each of a list is due a microsecond after the one before it
     wait_for(lambda: db.done() == 50)
     assert running.stop() < 10
     assert lines("1 outcomes could not be written")
@@ -248,7 +247,7 @@ def test_a_row_that_another_session_has_locked_holds_up_neither_the_others_nor_t
 
 
 def test_the_outcome_of_a_row_that_was_locked_is_written_when_it_is_free(
-    app, db, start, wait_for, sessions_on, reached
+    app, db, clock, start, wait_for, sessions_on, reached
 ):
     at, may_end = reached(), threading.Event()
 

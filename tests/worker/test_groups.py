@@ -164,7 +164,7 @@ def test_a_stop_gives_what_waits_back_at_once_and_lets_the_running_one_finish(
 
 
 def test_when_the_lease_of_the_running_one_is_lost_the_next_is_not_started(
-    app, db, start, wait_for, reached, until, record, lines
+    app, db, clock, start, wait_for, reached, until, record, lines
 ):
     inside = reached()
 
@@ -183,7 +183,9 @@ def test_when_the_lease_of_the_running_one_is_lost_the_next_is_not_started(
     assert record.tried["g"] == ["a"]
 
 
-def test_a_message_of_a_run_that_was_taken_away_is_not_started(app, db, start, wait_for, reached, until, record):
+def test_a_message_of_a_run_that_was_taken_away_is_not_started(
+    app, db, clock, start, wait_for, reached, until, record
+):
     inside, opened = reached(), threading.Event()
 
     @app.queue("q").consumer(lease=0.6)
@@ -197,8 +199,7 @@ def test_a_message_of_a_run_that_was_taken_away_is_not_started(app, db, start, w
     start()
     inside.wait()
     db.take_away(ids[1])
-    before = db.lease_left(ids[2])
-    wait_for(lambda: db.lease_left(ids[2]) > before)  # leases were renewed since, and what was lost was seen
+    clock.renewed(ids[2])  # in one call with the one that was lost: so that was seen
     opened.set()
     wait_for(lambda: db.history(ids[0]) and db.message(ids[2]).claim_token is None)
     assert record.tried["g"] == ["a"]
@@ -269,7 +270,9 @@ def test_own_transactions_of_some_messages_leave_no_group_behind(app, db, start,
     assert all(done == list(range(30)) for done in record.done.values())
 
 
-def test_a_sync_handler_that_hangs_past_its_timeout_does_not_keep_its_group(app, db, start, wait_for, reached, record):
+def test_a_sync_handler_that_hangs_past_its_timeout_does_not_keep_its_group(
+    app, db, clock, start, wait_for, reached, record
+):
     inside, release = reached(), threading.Event()
 
     @app.queue("q").consumer(name="handler", lease=0.6, timeout=0.3, max_attempts=1)
@@ -280,10 +283,11 @@ def test_a_sync_handler_that_hangs_past_its_timeout_does_not_keep_its_group(app,
             release.wait(20)
         record.leave(message, done=True)
 
-    put(db, ["a1", "a2", "a3"])
-    running = start()
+    first, *_ = put(db, ["a1", "a2", "a3"])
+    running = start(sweep=False)
     inside.wait()
     try:
+        clock.leases_end(lambda: db.dead(first), lease=0.6)
         wait_for(lambda: record.done["g"] == ["a2", "a3"])
     finally:
         release.set()

@@ -3,110 +3,160 @@
 import asyncio
 import threading
 import time
+from datetime import timedelta
+from types import SimpleNamespace
+from uuid import uuid4
 
 import pytest
 
 import postrow
+from postrow import App
 from postrow.worker import heartbeat as heartbeat_module
+from postrow.worker.slots import Slot, Slots
 
 pytestmark = pytest.mark.slow  # each waits for real time to pass
 
 LEASE = 0.6  # seconds
 
 
+@pytest.fixture
+def looks(monkeypatch):
+    """How often heartbeats have looked at their event loops."""
+    made = []
+    original = heartbeat_module.Heartbeat._watch_loop
+
+    def watch(self):
+        original(self)
+        made.append(None)
+
+    monkeypatch.setattr(heartbeat_module.Heartbeat, "_watch_loop", watch)
+    return made
+
+
 @pytest.mark.parametrize("kind", ["async", "blocking the loop", "sync"])
-def test_a_handler_that_runs_for_several_leases_is_started_once(app, db, start, wait_for, kind):
-    starts = []
+def test_a_handler_that_runs_for_several_leases_is_started_once(app, db, clock, start, wait_for, until, kind):
+    starts, may_end = [], threading.Event()
     if kind == "async":
 
         @app.queue("q").consumer(lease=LEASE, name="h")
         async def handle(message):
             starts.append(message.payload)
-            await asyncio.sleep(3 * LEASE)
+            await until(may_end)
 
     elif kind == "blocking the loop":
 
         @app.queue("q").consumer(lease=LEASE, name="h")
         async def handle(message):
             starts.append(message.payload)
-            time.sleep(3 * LEASE)  # noqa: ASYNC251  # what must not be done
+            may_end.wait(20)  # what must not be done
 
     else:
 
         @app.queue("q").consumer(lease=LEASE, name="h")
         def handle(message):
             starts.append(message.payload)
-            time.sleep(3 * LEASE)
+            may_end.wait(20)
 
-    start()
+    start(sweep=False)
     id_ = db.put()
     wait_for(lambda: starts)
-    start(name="w2")
+    start(name="w2", sweep=False)
+    clock.leases_pass(3, lease=LEASE, held=1)
+    may_end.set()
     wait_for(lambda: db.history(id_))
     assert starts == [1]
     assert db.history(id_).attempt == 1
 
 
-def test_renewals_that_are_slow_to_be_answered_are_in_time(app, db, start, wait_for, monkeypatch):
-    original = heartbeat_module.execute
+async def test_a_lease_is_due_after_a_third_of_it_and_looked_at_several_times_in_a_third():
+    """So the renewals that other tests wait for come in time."""
+    app = App("postgresql://x")
+    app.queue("q").consumer(lease=60, name="h")(lambda message: None)
+    (consumer,) = app.consumers.values()
+    slot = Slot(SimpleNamespace(tenant="default", id=uuid4()), uuid4(), consumer, 100.0)
+    assert [slot.due(now) for now in (119.9, 120.1)] == [False, True]
+    none = dict.fromkeys(("lost", "beat", "farewell"))
+    heartbeat = heartbeat_module.Heartbeat(None, Slots(), None, **none, shortest=timedelta(seconds=LEASE))
+    assert heartbeat._tick <= LEASE / 3 / 4
+
+
+def test_renewals_that_are_slow_to_be_answered_are_in_time(app, db, clock, start, wait_for, until, monkeypatch):
+    original, answered = heartbeat_module.execute, []
 
     def slow(conn, op, **options):
-        time.sleep(LEASE / 4)
-        return original(conn, op, **options)
+        if "extend(" not in op.sql:
+            return original(conn, op, **options)
+        clock.advance(LEASE / 4)
+        answers = original(conn, op, **options)
+        answered.append(len(answers))
+        return answers
 
     monkeypatch.setattr(heartbeat_module, "execute", slow)
-    starts = []
+    starts, may_end = [], threading.Event()
 
     @app.queue("q").consumer(lease=LEASE)
     async def handle(message):
         starts.append(message.payload)
-        await asyncio.sleep(3 * LEASE)
+        await until(may_end)
 
     db.put_many(range(10))
-    start()
+    clock.advance(0.001)  # each of a list is due a microsecond after the one before it
+    start(sweep=False)
     wait_for(lambda: len(starts) == 10)
-    start(name="w2")
+    start(name="w2", sweep=False)
+    for _ in range(6):
+        before = len(answered)
+        clock.advance(LEASE / 3)  # until the next are sent
+        wait_for(lambda before=before: len(answered) > before)
+        clock.sweep()
+    may_end.set()
     wait_for(lambda: db.done() == 10)
     assert sorted(starts) == list(range(10))
 
 
-def test_a_blocked_event_loop_is_said_once_and_seen_by_nobody_else(app, db, start, lines, wait_for, monkeypatch):
+def test_a_blocked_event_loop_is_said_once_and_seen_by_nobody_else(
+    app, db, clock, start, lines, wait_for, looks, monkeypatch
+):
     monkeypatch.setattr(heartbeat_module, "BLOCKED", 0.3)
+    said = "event loop has been blocked"
 
     @app.queue("q").consumer(lease=LEASE)
-    async def blocks(_message):
-        time.sleep(1.0)  # noqa: ASYNC251  # what must not be done
+    async def blocks(_message):  # what must not be done
+        wait_for(lambda: lines(said))
+        seen = len(looks)
+        wait_for(lambda: len(looks) > seen + 10)
 
     id_ = db.put()
     start()
     wait_for(lambda: db.history(id_))
-    (line,) = lines("event loop has been blocked")
+    (line,) = lines(said)
     assert "plain def" in line
 
 
-def test_a_busy_database_is_not_taken_for_a_blocked_loop(app, db, start, lines, wait_for, monkeypatch, sessions_on):
-    monkeypatch.setattr(heartbeat_module, "BLOCKED", 0.3)
-    monkeypatch.setattr(heartbeat_module, "BEAT_EVERY", 0.1)
+def test_a_busy_database_is_not_taken_for_a_blocked_loop(
+    app, db, start, lines, wait_for, looks, monkeypatch, sessions_on
+):
+    now = [time.monotonic()]  # the heartbeat's own clock
+    monkeypatch.setattr(heartbeat_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     @app.queue("q").consumer(lease=LEASE)
     async def handle(_message):
         pass
 
-    start()
+    running = start()
     wait_for(lambda: db.rows("select 1 from postrow.worker"))
     blocker = sessions_on(db.dsn)
     blocker.execute("lock table postrow.worker in access exclusive mode")
+    monkeypatch.setattr(heartbeat_module, "BLOCKED", heartbeat_module.BEAT_EVERY * 2)
+    now[0] += heartbeat_module.BEAT_EVERY + 1  # its next sign of life waits for the lock
     (pid,) = db.backends("heartbeat")
-    wait_for(
-        lambda: db.value(
-            "select wait_event_type = 'Lock' and now() - query_start > interval '0.6 s' "
-            "from pg_stat_activity where pid = %s",
-            [pid],
-        )
-    )
+    waits = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
+    wait_for(lambda: db.value(waits, [pid]), what="the heartbeat to wait for the lock")
+    wait_for(lambda: running.worker._parts.heartbeat._asked_loop is None, what="the turn that the loop owes")
+    now[0] += 10 * heartbeat_module.BLOCKED
+    seen = len(looks)
     blocker.rollback()
-    before = db.value("select max(beat_at) from postrow.worker")
-    wait_for(lambda: db.value("select max(beat_at) > %s from postrow.worker", [before]))
+    wait_for(lambda: len(looks) > seen + 2, what="the heartbeat to look again")
     assert lines("blocked") == []
 
 
@@ -145,7 +195,7 @@ def test_a_timeout_of_the_handlers_own_is_told_from_ours(app, db, start, wait_fo
 
 
 def test_a_sync_handler_past_its_timeout_loses_its_lease_and_its_late_outcome_is_refused(
-    app, db, start, soon, wait_for, lines
+    app, db, clock, start, soon, wait_for, lines
 ):
     first_may_end, ran = threading.Event(), []
 
@@ -156,9 +206,11 @@ def test_a_sync_handler_past_its_timeout_loses_its_lease_and_its_late_outcome_is
             first_may_end.wait(20)
 
     id_ = db.put()
-    start(name="w1")
+    start(name="w1", sweep=False)
     wait_for(lambda: ran == [1])
-    start(name="w2")
+    start(name="w2", sweep=False)
+    clock.leases_end(lambda: db.message(id_).failures, lease=LEASE)
+    clock.advance(0.1)  # until the retry
     wait_for(lambda: db.history(id_))
     assert ran == [1, 2]
     assert (db.history(id_).claimed_by, db.history(id_).attempt) == ("w2", 2)
@@ -187,7 +239,7 @@ def test_a_late_outcome_of_a_message_that_another_holds_is_refused_and_said(app,
     assert db.message(id_).claim_token == token
 
 
-def test_a_lost_lease_cancels_an_async_handler_and_nothing_is_reported(app, db, start, wait_for, lines, reached):
+def test_a_lost_lease_cancels_an_async_handler_and_nothing_is_reported(app, db, clock, start, wait_for, lines, reached):
     at, cancelled = reached(), reached()
 
     @app.queue("q").consumer(lease=LEASE)
@@ -209,7 +261,7 @@ def test_a_lost_lease_cancels_an_async_handler_and_nothing_is_reported(app, db, 
     assert db.message(id_).failures is None
 
 
-def test_a_lost_lease_leaves_a_sync_handler_and_drops_its_outcome(app, db, start, wait_for, lines, reached):
+def test_a_lost_lease_leaves_a_sync_handler_and_drops_its_outcome(app, db, clock, start, wait_for, lines, reached):
     at, may_end = reached(), threading.Event()
 
     @app.queue("q").consumer(lease=LEASE, concurrency=1)
@@ -229,7 +281,7 @@ def test_a_lost_lease_leaves_a_sync_handler_and_drops_its_outcome(app, db, start
     assert db.message(id_).claimed_by == "other"
 
 
-def test_a_lease_that_is_lost_just_as_its_handler_ends_is_said(app, db, start, wait_for, lines, reached, monkeypatch):
+def test_a_lease_that_is_lost_just_as_its_handler_ends_is_said(app, db, clock, start, wait_for, lines, reached, monkeypatch):
     """The heartbeat's word comes after the handler's end, since the handler does not let go of the event loop."""
     at, noticed = reached(), threading.Event()
     original = heartbeat_module.Heartbeat._renew

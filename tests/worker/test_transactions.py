@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import psycopg
 import pytest
@@ -28,7 +28,7 @@ def effect(message):
 
 def handler(app, kind, body, **options):
     """Registers a handler of a kind around `body`, a sync function of the transaction and the message."""
-    options = {"lease": LEASE, "retry": SOON, "name": "h"} | options
+    options = {"retry": SOON, "name": "h"} | options
     if kind == "async":
 
         @app.queue("q").consumer(**options)
@@ -183,15 +183,17 @@ def test_a_plain_with_in_an_async_handler_is_refused_with_what_to_write(app, db,
     assert "async with message.transaction()" in str(dead.failures)
 
 
-def test_no_more_connections_are_used_than_it_may(app, db, start, wait_for):
-    now, most, lock = [0], [0], asyncio.Lock()
+def test_no_more_connections_are_used_than_it_may(app, db, start, wait_for, until):
+    now, most, full = [0], [0], threading.Event()
 
     @app.queue("q").consumer(concurrency=20)
     async def handle(message):
         async with message.transaction() as tx:
-            async with lock:
-                now[0] += 1
-                most[0] = max(most[0], now[0])
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+            if now[0] == 3:
+                full.set()
+            await until(full)
             await tx.execute("select pg_sleep(0.01)")
             now[0] -= 1
 
@@ -219,35 +221,35 @@ def test_the_worker_stops_though_a_handler_holds_a_transaction(app, db, start, r
     assert db.rows("select 1 from effect") == []
 
 
-@asynccontextmanager
-async def held_open(dsn, seconds, message):
-    """A transaction of the handler's own, that stays open after its ack."""
-    async with await psycopg.AsyncConnection.connect(dsn) as conn:
-        await postrow.ack(conn, message)
-        await asyncio.sleep(seconds)
-        yield conn
-
-
 @pytest.mark.slow
-def test_an_ack_held_open_for_three_leases_harms_nobody(app, db, start, wait_for, lines):
+def test_an_ack_held_open_for_three_leases_harms_nobody(app, db, clock, start, wait_for, until, lines, reached):
     """500 others are renewed by the same heartbeat; nothing is swept, and nothing is cancelled for its own ack."""
-    cancelled = []
+    acked, begun, may_end, cancelled = reached(), [], threading.Event(), []
 
     @app.queue("q").consumer(concurrency=501, lease=LEASE)
     async def handle(message):
+        begun.append(message.id)
         try:
             if message.payload == "ack":
-                async with held_open(db.dsn, 3 * LEASE, message) as conn:
+                async with await psycopg.AsyncConnection.connect(db.dsn) as conn:
+                    await postrow.ack(conn, message)
+                    acked.come()
+                    await until(may_end)
                     await conn.execute(*effect(message))
             else:
-                await asyncio.sleep(4 * LEASE)
+                await until(may_end)
         except asyncio.CancelledError:
             cancelled.append(message.id)
             raise
 
     held = db.put(payload="ack")
     db.put_many(list(range(500)))
-    start()
+    clock.advance(0.001)  # each of a list is due a microsecond after the one before it
+    start(sweep=False)
+    acked.wait()
+    wait_for(lambda: len(begun) == 501)
+    clock.leases_pass(3, lease=LEASE, held=500)
+    may_end.set()
     wait_for(lambda: db.rows("select count(*) from postrow.history")[0].count == 501)
     assert db.rows("select distinct attempt, failures from postrow.history") == [(1, None)]
     assert db.history(held)
