@@ -1,6 +1,6 @@
 """A worker as a program of its own, for tests that send it signals: shop.py DSN HANDLER [option=value ...].
 
-What its handlers do is in the table `ran` (payload, attempt, worker, event): they have connections of their own.
+What its handlers do is in the table `ran` (payload, attempt, event): they have connections of their own.
 """
 
 import asyncio
@@ -23,15 +23,37 @@ def note(app, message, event):
         )
 
 
+def held_up(app, options):
+    """What a handler waits in: until the test lets go of its advisory lock, or so many seconds."""
+    seconds, lock = float(options.pop("seconds", 0)), options.pop("until", None)
+
+    def wait():
+        if lock is None:
+            time.sleep(seconds)
+            return
+        with psycopg.connect(app.dsn, autocommit=True) as conn:
+            conn.execute("select pg_advisory_xact_lock_shared(%s)", [int(lock)])
+
+    return wait, seconds, lock
+
+
+class Said(Worker):
+    """A worker that says at once when it was told to stop, also while a handler blocks its event loop."""
+
+    def stop(self):
+        super().stop()
+        print("told to stop", flush=True)
+
+
 def main(dsn, handler, **options):
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    seconds = float(options.pop("seconds", 0))
+    app = App(dsn)
+    wait_sync, seconds, lock = held_up(app, options)
     consumer = {
         "concurrency": int(options.pop("slots", 10)),
         "lease": float(options.pop("lease", 30)),
         "retry": Constant(base=0.1, cap=0.1),
     }
-    app = App(dsn)
     queue = app.queue("q")
 
     if handler == "async":
@@ -40,7 +62,7 @@ def main(dsn, handler, **options):
         async def wait(message):
             await asyncio.to_thread(note, app, message, "start")
             try:
-                await asyncio.sleep(seconds)
+                await (asyncio.sleep(seconds) if lock is None else asyncio.to_thread(wait_sync))
             except asyncio.CancelledError:
                 note(app, message, "cancelled")
                 raise
@@ -63,18 +85,18 @@ def main(dsn, handler, **options):
         @queue.consumer(name="handler", **consumer)
         async def blocking(message):
             note(app, message, "start")
-            time.sleep(seconds)  # noqa: ASYNC251  # what must not be done
+            wait_sync()  # what must not be done
 
     else:
 
         @queue.consumer(name="handler", **consumer)
         def sync(message):
             note(app, message, "start")
-            time.sleep(seconds)
+            wait_sync()
             note(app, message, "end")
 
     options = {name: json.loads(value) for name, value in options.items()}
-    sys.exit(Worker(app, **options).run())
+    sys.exit(Said(app, **options).run())
 
 
 if __name__ == "__main__":

@@ -218,17 +218,21 @@ def test_another_handler_for_a_queue_that_has_one_is_refused_at_the_start(app, d
     db.rows("select postrow.register_consumer('q', 'another', replace => true)")
 
 
-def test_replicas_of_one_handler_share_its_messages_and_run_each_once(app, db, start, wait_for):
-    ran = []
+def test_replicas_of_one_handler_share_its_messages_and_run_each_once(app, db, start, wait_for, until):
+    ran, opened = [], threading.Event()
 
     @app.queue("q").consumer(concurrency=5)
     async def handle(message):
         ran.append(message.payload)
+        await until(opened)
         await asyncio.sleep(0.002)
 
     for n in range(3):
         start(name=f"w{n}")
     db.put_many(range(300))
+    at_work = "select count(distinct claimed_by) from postrow.message where claim_token is not null"
+    wait_for(lambda: db.value(at_work) == 3, what="each to have some")
+    opened.set()
     wait_for(lambda: db.done() == 300)
     assert sorted(ran) == list(range(300))
     assert db.value("select count(distinct claimed_by) from postrow.history") == 3

@@ -65,17 +65,27 @@ def run(db, tmp_path):
     db.rows("drop table ran")
 
 
+@pytest.fixture
+def gate(db, sessions_on):
+    """Handlers of workers with until=1 wait until this session lets go of its lock."""
+    session = sessions_on(db.dsn)
+    session.execute("select pg_advisory_xact_lock(1)")
+    return session
+
+
 def events(db, event="start"):
     return db.value("select count(*) from ran where event = %s", [event])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("handler", ["async", "sync"])
-def test_a_signal_lets_running_handlers_finish_and_exits_with_0(db, run, wait_for, handler, number):
+def test_a_signal_lets_running_handlers_finish_and_exits_with_0(db, run, wait_for, gate, handler, number):
     db.put_many(range(5))
-    worker = run(handler, seconds=0.5, slots=3)
+    worker = run(handler, until=1, slots=3)
     wait_for(lambda: events(db) == 3)
     worker.signal(number)
+    wait_for(lambda: "stopping" in worker.said)
+    gate.rollback()
     code, _ = worker.wait()
     assert code == 0
     assert events(db) == events(db, "end") == 3
@@ -107,10 +117,7 @@ def test_a_second_signal_ends_the_process_at_once(db, run, wait_for, handler):
     worker = run(handler, seconds=60, lease=600, grace=60)
     wait_for(lambda: events(db) == 1)
     worker.signal(signal.SIGTERM)
-    if handler == "async":
-        wait_for(lambda: "stopping" in worker.said)
-    else:
-        time.sleep(0.3)  # a blocked loop says nothing; two signals of one moment would be one
+    wait_for(lambda: "told to stop" in worker.said)  # two signals of one moment would be one
     worker.signal(signal.SIGINT)
     code, seconds = worker.wait()
     assert code == 128 + signal.SIGINT
@@ -148,24 +155,28 @@ def test_a_signal_during_an_outage_ends_the_worker(db, run, wait_for):
     assert (code, seconds < 5) == (0, True)
 
 
-def test_a_handler_that_blocks_the_loop_is_waited_for_like_any_other(db, run, wait_for):
+def test_a_handler_that_blocks_the_loop_is_waited_for_like_any_other(db, run, wait_for, gate, clock):
     id_ = db.put()
-    worker = run("blocking", seconds=1, lease=0.5, grace=20)
+    worker = run("blocking", until=1, lease=0.5, grace=20)
     wait_for(lambda: events(db) == 1)
     worker.signal()
+    wait_for(lambda: "told to stop" in worker.said)
+    clock.leases_pass(3, lease=0.5, held=1)
+    gate.rollback()
     code, _ = worker.wait()
     assert code == 0
     assert db.history(id_).attempt == 1
 
 
-def test_a_worker_that_is_frozen_and_thawed_goes_on_and_harms_nobody(db, run, wait_for):
+def test_a_worker_that_is_frozen_and_thawed_goes_on_and_harms_nobody(db, run, wait_for, gate):
     """As a laptop that slept: its lease is over, another has the message, its late outcome is refused."""
     id_ = db.put()
-    first = run("sync", seconds=1, lease=0.5, name='"first"')
+    first = run("sync", until=1, lease=0.5, name='"first"')
     wait_for(lambda: events(db) == 1)
     os.kill(first.pid, signal.SIGSTOP)
-    second = run("sync", lease=0.5, name='"second"')
+    second = run("sync", name='"second"')
     wait_for(lambda: db.history(id_))
+    gate.rollback()
     os.kill(first.pid, signal.SIGCONT)
     wait_for(lambda: events(db, "end") == 2)
     after = [db.put(payload=n) for n in range(20)]
