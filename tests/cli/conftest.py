@@ -175,9 +175,12 @@ def bouncer(reachable, wait_for):
     started = []
 
     def start(dsn, mode, **settings):
+        return next(filter(None, (on(port, dsn, mode, settings) for port in free_ports())))
+
+    def on(port, dsn, mode, settings):
+        """The way through it, or None where another has had the port first."""
         to = psycopg.conninfo.conninfo_to_dict(dsn)
-        port = next(free_ports())
-        config = reachable / f"pgbouncer-{port}.ini"
+        config, log = (reachable / f"pgbouncer-{port}.{kind}" for kind in ("ini", "log"))
         lines = {"listen_addr": "127.0.0.1", "listen_port": port, "unix_socket_dir": "", "auth_type": "any"}
         lines |= {"pool_mode": mode, **settings}
         target = " ".join(f"{key}={to[key]}" for key in ("host", "port", "user", "password"))
@@ -186,17 +189,22 @@ def bouncer(reachable, wait_for):
             + "".join(f"{name} = {value}\n" for name, value in lines.items())
         )
         as_nobody = ["-u", "nobody"] if os.geteuid() == 0 else []  # it refuses to be root
-        process = subprocess.Popen([program, "-q", *as_nobody, config], stderr=subprocess.DEVNULL)
+        with log.open("wb") as said:
+            process = subprocess.Popen([program, *as_nobody, config], stderr=said)
         started.append(process)
         way = f"postgresql://{to['user']}:x@127.0.0.1:{port}/{to['dbname']}"
 
         def ready():
-            assert process.poll() is None, "pgbouncer has ended"
+            if process.poll() is not None:
+                return True
             with suppress(psycopg.OperationalError), psycopg.connect(way):
                 return True
 
         wait_for(ready, what="pgbouncer")
-        return way
+        if process.poll() is None:
+            return way
+        assert "Address already in use" in log.read_text(), log.read_text()
+        return None
 
     yield start
     for process in started:

@@ -7,6 +7,7 @@ import psycopg
 import pytest
 
 from postrow import embedded
+from postrow.cli import dev as dev_module
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +35,13 @@ def _lines_until(process, text):
         if text in line:
             return "".join(seen)
     pytest.fail(f"it ended without {text!r}: {''.join(seen)}")
+
+
+def _rewrite(file, text):
+    """In one step, as editors do: a file that was cut short and not written yet would be a change of its own."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    new.replace(file)
 
 
 def _alive(pid):
@@ -64,17 +72,31 @@ def test_dev_starts_a_server_migrates_works_and_restarts_on_a_change(jobs, start
         wait_for(lambda: conn.execute("select count(*) from postrow.history").fetchone() == (1,))
         conn.execute("select postrow.unregister_consumer('emails')")
 
-    jobs.write_text("x = = 1")
+    _rewrite(jobs, "x = = 1")
     seen = _lines_until(dev, "It starts again when a .py file changes.")
     assert "jobs.py has changed" in seen
     assert "SyntaxError" in seen
-    jobs.write_text(JOBS.format(n=2))
+    _rewrite(jobs, JOBS.format(n=2))
     _lines_until(dev, "queue emails -> version_2")
 
     (worker,) = _workers(dev.pid)
     dev.send_signal(signal.SIGTERM)
     assert dev.wait(30) == 0
     assert not _alive(worker)
+
+
+def test_dev_watches_before_its_worker_reads_the_code(monkeypatch):
+    """Or a change that comes meanwhile would be missed."""
+    steps = []
+
+    def changes(_stop):
+        steps.append("watches")
+        yield ""
+
+    monkeypatch.setattr(dev_module, "_changes", changes)
+    monkeypatch.setattr(dev_module._Supervisor, "_start_child", lambda self: steps.append("worker starts"))
+    assert dev_module._Supervisor([], "", 0.0).run() == 0
+    assert steps == ["watches", "worker starts"]
 
 
 def test_dev_works_on_a_given_database_and_ctrl_c_ends_it(jobs, start, empty_database):

@@ -237,6 +237,14 @@ def test_a_pooler_that_hands_out_its_connections_in_turn_is_found_out_too(run, c
     assert finding(run, "pooler", dsn=way)["detail"] == "the connection goes through a pooler in transaction mode"
 
 
+def test_a_pooler_that_has_two_connections_and_hands_them_out_in_turn_is_found_out(run, committed, bouncer):
+    way = bouncer(committed, "transaction", server_round_robin=1, default_pool_size=2)
+    with psycopg.connect(way) as one, psycopg.connect(way) as other:  # so it has both
+        for each in (one, other):
+            each.execute("select 1")
+    assert finding(run, "pooler", dsn=way)["detail"] == "the connection goes through a pooler in transaction mode"
+
+
 def test_a_pooler_in_statement_mode_is_a_problem(run, committed, bouncer):
     found = finding(run, "pooler", dsn=bouncer(committed, "statement"))
     assert (found["level"], found["code"]) == ("problem", 1)

@@ -109,6 +109,21 @@ def db(durable_server):
         conn.execute(f"drop database {name} with (force)")
 
 
+@pytest.fixture
+def lock_of(db):
+    """Holds up the handlers of messages with `held`, at this attempt: close it, and they go on."""
+    made = []
+
+    def hold(attempt):
+        made.append(psycopg.connect(db.dsn, autocommit=True))
+        made[-1].execute("select pg_advisory_lock(%s)", [attempt])
+        return made[-1]
+
+    yield hold
+    for conn in made:
+        conn.close()
+
+
 class Fleet:
     """Worker processes. One that dies is started again while `supervise` runs."""
 

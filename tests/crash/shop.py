@@ -50,6 +50,8 @@ def handle(app, worker, message):
         return
     if payload.get("kills"):
         os.kill(os.getpid(), signal.SIGKILL)
+    if payload.get("held"):  # until the test lets go of the lock of this attempt
+        write(app, "select pg_advisory_xact_lock_shared(%s)", [message.attempt])
     time.sleep(payload.get("seconds", random.uniform(0, 0.02)))
     if payload.get("fails_until", 0) >= message.attempt:
         raise ValueError("not yet")

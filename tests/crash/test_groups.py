@@ -25,6 +25,7 @@ def test_groups_keep_their_order_while_workers_are_killed(fleet, db, wait_for):
         fleet.kill(("w1", "w2")[n % 2])
     wait_for(lambda: db.value("select count(*) from postrow.message") == 0, deadline=60)
 
+    wait_for(lambda: fleet.restarts >= 5, what="the last restart")
     assert fleet.restarts == 5
     assert db.value("select count(*) from postrow.history") == GROUPS * EACH
     runs = db.rows(

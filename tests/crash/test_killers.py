@@ -30,6 +30,7 @@ def test_one_message_of_a_hundred_kills_its_process_and_the_others_are_done(flee
     assert [failure["type"] for failure in dead.failures] == ["lease_expired"] * 5
     assert "worker w1" in dead.failures[0]["message"]
     assert ran(db, killer) == 5
+    wait_for(lambda: fleet.restarts >= 5, what="the last restart")
     assert fleet.restarts == 5
 
 
@@ -79,13 +80,13 @@ def test_a_sweep_without_any_handler_gives_the_message_back(fleet, db, wait_for)
 def test_an_orphan_is_found_when_its_workers_row_is_gone(fleet, db, wait_for):
     id_ = db.put({"order": 1, "seconds": 600})
     fleet.start("w1", retry=3600)
-    wait_for(lambda: ran(db, id_) and db.rows("select 1 from postrow.worker"))
+    fleet.start("w2", queues=["other"])
+    wait_for(lambda: ran(db, id_) and db.value("select count(*) from postrow.worker") == 2)
     fleet.kill("w1")
     db.rows("delete from postrow.worker")
-    fleet.start("w2", queues=["other"])
     began = time.monotonic()
     wait_for(lambda: db.message(id_).claim_token is None)
-    assert time.monotonic() - began < 6  # the lease, a sweep, and the start of a process
+    assert time.monotonic() - began < 6  # the lease and a sweep, and some
 
 
 def test_a_new_process_of_the_same_name_does_not_own_what_the_dead_one_held(fleet, db, wait_for):
@@ -99,23 +100,25 @@ def test_a_new_process_of_the_same_name_does_not_own_what_the_dead_one_held(flee
     assert message.attempt == 1
 
 
-def test_whatever_a_frozen_worker_says_after_another_has_its_messages_is_refused(fleet, db, wait_for):
+def test_whatever_a_frozen_worker_says_after_another_has_its_messages_is_refused(fleet, db, wait_for, lock_of):
     """Done, failed, retry, snooze, bury: each with the old token, each changes nothing."""
     kinds = [None, "fail", "retry", "snooze", "bury"]
-    ids = [db.put({"order": n, "seconds": 0.4, "late": kind}) for n, kind in enumerate(kinds)]
+    ids = [db.put({"order": n, "held": True, "late": kind}) for n, kind in enumerate(kinds)]
+    first, second = map(lock_of, (1, 2))  # what each attempt is held by
     fleet.start("w1", retry=0)
     wait_for(lambda: db.value("select count(*) from ran") == 5)
     fleet.send("w1", signal.SIGSTOP)
-    db.rows("update postrow.message set payload = payload || '{\"seconds\": 4}'")  # the second run outlives the first
-    fleet.start("w2", retry=0)
+    fleet.start("w2", retry=0, lease=60)
     wait_for(lambda: db.value("select count(*) from ran where worker = 'w2' and attempt = 2") == 5)
     held = db.rows("select id, claim_token, attempt, claimed_by, failures from postrow.message order by id")
+    first.close()
     fleet.send("w1", signal.SIGCONT)
     wait_for(lambda: db.value("select count(*) from ran where worker = 'w1' and ended is not null") == 5)
     wait_for(lambda: refused(fleet) >= 5, what="all five late outcomes to be refused")
     assert db.rows("select id, claim_token, attempt, claimed_by, failures from postrow.message order by id") == held
     with psycopg.connect(db.dsn, autocommit=True) as conn:
         assert conn.execute("select 1 from postrow.claim('orders', 10, worker => 'w3')").fetchall() == []
+    second.close()
     wait_for(lambda: ended(db) == 5)
     assert {(row.id, row.claimed_by, row.attempt) for row in db.rows("select * from postrow.history")} == {
         (id_, "w2", 2) for id_ in ids

@@ -6,7 +6,7 @@ import time
 import psycopg
 
 
-def test_workers_are_killed_and_restarted(fleet, ledger):
+def test_workers_are_killed_and_restarted(fleet, ledger, wait_for):
     fleet.supervise()
     for name in ("w1", "w2"):
         fleet.start(name)
@@ -14,6 +14,7 @@ def test_workers_are_killed_and_restarted(fleet, ledger):
         ledger.wait_for_work()
         fleet.kill(("w1", "w2")[n % 2])
     ledger.balances()
+    wait_for(lambda: fleet.restarts >= 6, what="the last restart")
     assert fleet.restarts == 6
 
 

@@ -108,8 +108,10 @@ async def _shares(dsn: str, password: str) -> bool:
             )
             for _ in range(2)
         ]
-        for _ in range(3):  # a pooler may hand its processes out in turn
+        for _ in range(3):  # a pooler may be making more processes just now
             mine = await execute_async(one, doctor.backend_pid())
+            if await execute_async(one, doctor.backend_pid()) != mine:  # it hands them out in turn
+                return True
             async with other.transaction():
                 theirs = await execute_async(other, doctor.backend_pid())
                 if theirs == mine or await execute_async(one, doctor.backend_pid()) != mine:

@@ -96,7 +96,10 @@ class _Supervisor:
 
     def _run(self) -> int:
         changes = _changes(self._stop)
-        self._start_child()
+        if changes is not None:
+            next(changes, None)  # it watches from here on: a change while the worker reads the code is not missed
+        if not self._stop.is_set():
+            self._start_child()
         for changed in changes or _never(self._stop):
             if changed:
                 note(f"postrow dev: {changed} has changed: the worker starts again")
