@@ -219,15 +219,18 @@ class Clock:
 
     def leases_pass(self, leases, *, lease, held):
         """Let so many leases pass and sweep, while the heartbeat renews what is held, so many messages."""
-        now = "select count(*) from postrow.message where claim_token is not null and available_at >= postrow.clock() + %s"
+        renewed = (
+            "select count(*) from postrow.message "
+            "where claim_token is not null and available_at >= postrow.clock() + %s"
+        )
         step = 0.75 * lease
         for _ in range(round(leases * lease / step)):
             self.advance(step)
             self.sweep()
-            self._wait_for(lambda: self._db.value(now, [timedelta(seconds=lease)]) == held, what="the renewals")
+            self._wait_for(lambda: self._db.value(renewed, [timedelta(seconds=lease)]) == held, what="the renewals")
 
     def leases_end(self, swept, *, lease):
-        """Let leases end and sweep until `swept()`: the heartbeat may renew one just before the sweep, if it still does."""
+        """Let leases end and sweep until `swept()`: a heartbeat that still renews may come before the sweep."""
 
         def again():
             if swept():

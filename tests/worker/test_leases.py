@@ -281,7 +281,9 @@ def test_a_lost_lease_leaves_a_sync_handler_and_drops_its_outcome(app, db, clock
     assert db.message(id_).claimed_by == "other"
 
 
-def test_a_lease_that_is_lost_just_as_its_handler_ends_is_said(app, db, clock, start, wait_for, lines, reached, monkeypatch):
+def test_a_lease_that_is_lost_just_as_its_handler_ends_is_said(
+    app, db, clock, start, wait_for, lines, reached, monkeypatch
+):
     """The heartbeat's word comes after the handler's end, since the handler does not let go of the event loop."""
     at, noticed = reached(), threading.Event()
     original = heartbeat_module.Heartbeat._renew
