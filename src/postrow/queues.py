@@ -32,7 +32,7 @@ class Consumer:
     """A handler and how it is run; `tenant` "*" is all. `lease` is renewed while the handler runs."""
 
     queue: Queue[Any]
-    handler: Callable[[Message[Any]], Any]
+    handler: Callable[[Any], Any]
     name: str
     tenant: str
     concurrency: int
@@ -46,6 +46,7 @@ class Consumer:
     rate: Rate | None = None
     tenant_max_in_flight: int | None = None
     tenant_rate: Rate | None = None
+    batch: int | None = None
 
     @functools.cached_property
     def limited(self) -> bool:

@@ -12,16 +12,17 @@ from itertools import chain, islice
 from typing import Any, LiteralString, TypeVar
 
 import psycopg
-from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.adapt import Dumper
+from psycopg.pq import Format, PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.bool import BoolLoader
-from psycopg.types.numeric import IntLoader
-from psycopg.types.string import TextLoader
+from psycopg.types.numeric import Int8BinaryLoader, IntLoader
+from psycopg.types.string import ByteaBinaryLoader, TextLoader
 from psycopg.types.uuid import UUIDLoader
 
 from postrow.drivers.refusals import aborted, in_autocommit, no_handle, translate
 from postrow.errors import NotInTransactionError
-from postrow.ops import Op
+from postrow.ops import Op, arrays
 
 T = TypeVar("T")
 Sync = psycopg.Connection[Any]
@@ -66,6 +67,40 @@ def _with_our_loaders(cursor: psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[An
         adapters.register_loader(name, loader)
 
 
+class _ArrayDumper(Dumper):
+    format = Format.BINARY
+
+    def dump(self, obj: arrays.Array) -> arrays.Array:
+        return obj
+
+
+class _TextArrayDumper(_ArrayDumper):
+    oid = arrays.TextArray.oid
+
+
+class _UuidArrayDumper(_ArrayDumper):
+    oid = arrays.UuidArray.oid
+
+
+class _TidArrayDumper(_ArrayDumper):
+    oid = arrays.TidArray.oid
+
+
+_RAW_LOADERS = (("uuid", ByteaBinaryLoader), (27, ByteaBinaryLoader), ("timestamptz", Int8BinaryLoader))
+_RAW_DUMPERS = (
+    (arrays.TextArray, _TextArrayDumper),
+    (arrays.UuidArray, _UuidArrayDumper),
+    (arrays.TidArray, _TidArrayDumper),
+)
+
+
+def _with_raw_values(cursor: psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any]) -> None:
+    for name, loader in _RAW_LOADERS:
+        cursor.adapters.register_loader(name, loader)
+    for kind, dumper in _RAW_DUMPERS:
+        cursor.adapters.register_dumper(kind, dumper)
+
+
 def execute(conn: Sync, op: Op[T], *, binary: bool = False) -> T:
     """Run one op on a connection of our own, in whatever state it is; a worker's may be in autocommit mode."""
     try:
@@ -81,8 +116,11 @@ async def execute_async(conn: Async, op: Op[T], *, binary: bool = False) -> T:
     """`execute`, for an async connection."""
     try:
         async with psycopg.AsyncRawCursor(conn, row_factory=tuple_row) as cursor:
-            _with_our_loaders(cursor)
-            await cursor.execute(op.sql, op.params, binary=binary)
+            if op.raw:
+                _with_raw_values(cursor)
+            else:
+                _with_our_loaders(cursor)
+            await cursor.execute(op.sql, op.params, binary=binary or op.raw)
             return op.read(await cursor.fetchall())
     except psycopg.Error as error:
         translate(error)

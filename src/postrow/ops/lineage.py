@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import Protocol
 from uuid import UUID
 
 
-class Parent(NamedTuple):
-    """The message whose handler runs, and how many published messages led to it."""
+class Parent(Protocol):
+    """The message whose handler runs, and how many published messages led to it; of many messages none has the id."""
 
-    id: UUID
-    hops: int
+    @property
+    def id(self) -> UUID | None:
+        """The message's id."""
+
+    @property
+    def hops(self) -> int:
+        """How many published messages led to it."""
 
 
 handled: ContextVar[Parent | None] = ContextVar("postrow.handled", default=None)
@@ -20,7 +25,8 @@ handled: ContextVar[Parent | None] = ContextVar("postrow.handled", default=None)
 
 def enqueued() -> tuple[UUID | None, int]:
     """parent_id and hops of a message that is enqueued here: it goes on with the hops of its parent."""
-    return handled.get() or (None, 0)
+    parent = handled.get()
+    return (None, 0) if parent is None else (parent.id, parent.hops)
 
 
 def published() -> tuple[UUID | None, int]:

@@ -10,11 +10,15 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Op(Generic[T]):
-    """One statement: SQL with placeholders $1, $2 ..., their values, and how its rows become the result."""
+    """One statement: SQL with placeholders $1, $2 ..., their values, and how its rows become the result.
+
+    `raw`, for a worker's: uuids and tids come as bytes, moments as microseconds since 2000, and arrays go in binary.
+    """
 
     sql: str
     params: tuple[object, ...]
     read: Callable[[Sequence[Row]], T]
+    raw: bool = False
 
 
 def nothing(_rows: Sequence[Row]) -> None:

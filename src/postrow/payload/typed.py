@@ -47,6 +47,11 @@ class Codec(Generic[T]):
     def __repr__(self) -> str:
         return f"Codec({self.type_name})"
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it carries any JSON: what is stored fits it, whatever it is."""
+        return self._adapter is None and self._container is None
+
     def encode(self, value: T, *, what: str = "payload") -> str:
         """The JSON text of a payload of this queue's type; it will come back equal.
 
@@ -71,7 +76,7 @@ class Codec(Generic[T]):
 
     def encode_lines(self, values: Sequence[T], *, what: Callable[[int], str]) -> str:
         """`encode` for many payloads, one a line; `what` gives the name of one by its index."""
-        if self._adapter is None and self._container is None:
+        if self.is_plain:
             return plain.encode_lines(values, what=what)
         return "\n".join([self.encode(value, what=what(n)) for n, value in enumerate(values)])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -26,7 +26,8 @@ from postrow.testing.outcomes import Drained, Handled, raise_failed
 from postrow.worker import Worker
 from postrow.worker.acker import Acker
 from postrow.worker.connections import Database, Weather
-from postrow.worker.executor import Executor, lease_lost
+from postrow.worker.executor import Executor
+from postrow.worker.outcomes import lease_lost
 from postrow.worker.registry import present_version, registrations
 from postrow.worker.slots import Slot, Slots
 from postrow.worker.transactions import Transactions
@@ -145,8 +146,8 @@ class _WatchedSlots(Slots):
         super().__init__()
         self.written = asyncio.Event()
 
-    def discard(self, slot: Slot) -> None:
-        super().discard(slot)
+    def discard(self, slots: Iterable[Slot]) -> None:
+        super().discard(slots)
         self.written.set()
 
 
@@ -289,7 +290,7 @@ class _Draining:
         self._raised = None
         self._slots.written.clear()
         lost = self._acker.counts["lost"]
-        self._executor.start(slot)
+        self._executor.start([slot])
         await self._slots.written.wait()
         if self._writing.done():
             self._writing.result()  # the database is away, or refused: raise it

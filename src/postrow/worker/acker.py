@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -138,8 +138,11 @@ class Acker:
             except (BadArgumentError, psycopg.DataError, psycopg.IntegrityError) as error:
                 await self._write_singly(conn, group, error)
                 continue
+            if verdict == "done" and not answers:  # all were accepted
+                self._gone(group, "done")
+                continue
             for slot in group:
-                answer = answers.get((slot.tenant, slot.id), "unknown")
+                answer = answers.get((slot.tenant, slot.id), "accepted" if verdict == "done" else "unknown")
                 self._answered(slot, answer)
                 if answer == "unknown" and slot.claimed.group_key is not None:
                     settled.append(slot)
@@ -196,15 +199,17 @@ class Acker:
                 self._meter.lost(slot)
             self._drop(slot)
         else:  # accepted; or unknown: a repeat after a lost answer, or the handler has settled it itself
-            self._gone(slot, slot.outcome.verdict)
+            self._gone((slot,), slot.outcome.verdict)
 
-    def _gone(self, slot: Slot, word: str) -> None:
-        self.counts[word] += 1
+    def _gone(self, slots: Sequence[Slot], word: str) -> None:
+        self.counts[word] += len(slots)
         if self._meter is not None:
-            self._meter.ended(slot, ENDS[word])
-        self._slots.discard(slot)
-        if slot.claimed.group_key is not None or slot.consumer.limited:
-            self._made_room(slot.claimed.queue, slot.tenant)
+            for slot in slots:
+                self._meter.ended(slot, ENDS[word])
+        self._slots.discard(slots)
+        for slot in slots:
+            if slot.claimed.group_key is not None or slot.consumer.limited:
+                self._made_room(slot.claimed.queue, slot.tenant)
 
     def _settled(self, slot: Slot) -> None:
         """Its handler's own transaction has acknowledged it; what the handler did after that changes nothing."""
@@ -219,17 +224,17 @@ class Acker:
                 slot.outcome.error,
                 extra=self._slots.about(slot),
             )
-        self._gone(slot, "done")
+        self._gone((slot,), "done")
 
     def _drop(self, slot: Slot) -> None:
-        self._gone(slot, "lost")
+        self._gone((slot,), "lost")
 
 
 def _op(verdict: str, group: list[Slot], *, plain: bool = False) -> Op[dict[claims.Key, Answer]]:
+    if verdict == "done":
+        return claims.ack_at([slot.claimed for slot in group], [slot.token for slot in group])
     held = [claims.Held(slot.tenant, slot.id, slot.token) for slot in group]
     outcomes = [slot.outcome for slot in group if slot.outcome is not None]
-    if verdict == "done":
-        return claims.ack(held, wait=False)
     if verdict == "bury":
         return claims.bury(held, reasons=[outcome.error for outcome in outcomes], wait=False)
     if verdict == "release":

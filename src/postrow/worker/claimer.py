@@ -177,8 +177,9 @@ class Claimer:
                 log.info("gave back %s messages of %s, whose claim was never answered", given_back, queue)
 
     def _free(self, feed: Feed) -> int:
+        """How many messages may be claimed: of a handler of many, so many for each call that is free."""
         own = feed.consumer.concurrency - self._executor.running.get(feed.consumer, 0)
-        return min(own, self._concurrency - self._executor.total)
+        return min(own, self._concurrency - self._executor.total) * (feed.consumer.batch or 1)
 
     def _held_up(self) -> bool:
         return self._acker.pending > self._most_held
@@ -249,11 +250,11 @@ class Claimer:
                 self._hand_over(slot)
         started = slots if self._stopping else runs(slots)
         self._tell(consumer, len(slots), started, sent=sent, tapped_at=tapped_at)
-        for slot in started:
-            if self._stopping:
+        if self._stopping:
+            for slot in started:
                 self._refused(slot)
-            else:
-                self._executor.start(slot)
+        else:
+            self._executor.start(started)
         return len(answer.messages)
 
     def _tell(

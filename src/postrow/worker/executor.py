@@ -1,38 +1,43 @@
-"""Runs handlers: async ones as tasks of the event loop, sync ones in threads. Every run ends in one outcome."""
+"""Runs handlers: async ones on the event loop, sync ones in threads. Every run ends in one outcome."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import functools
-import inspect
-import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future
-from datetime import datetime, timedelta
-from types import MappingProxyType
-from typing import Any
+from datetime import timedelta
+from typing import Any, NamedTuple
 
-from postrow.errors import LeaseLostError
-from postrow.errortext import clean_text, describe_error
-from postrow.models import Bury, Claimed, Failure, Message, Retry, Snooze
-from postrow.ops.lineage import Parent, handled
+from postrow.models import Message
+from postrow.ops.lineage import handled
 from postrow.queues import Consumer
+from postrow.worker.handed import hand
 from postrow.worker.metrics import Meter
-from postrow.worker.slots import DONE, Outcome, Slot, Slots
+from postrow.worker.outcomes import RELEASED, failure, of_each, returned, timed_out
+from postrow.worker.slots import DONE, Call, Outcome, Slot, Slots
+from postrow.worker.tasks import Tasks
 from postrow.worker.threads import Threads
 from postrow.worker.tracing import RunSpan, Tracing
 from postrow.worker.transactions import Transactions
 
 log = logging.getLogger("postrow.worker")
 
-NO_HEADERS: Mapping[str, Any] = MappingProxyType({})
-RELEASED = Outcome("release")
-
 Extend = Callable[[Slot, timedelta], "Future[None]"]
+Unit = Slot | Call
+"""What a handler is called with: one message, or many."""
+End = tuple[Slot, Outcome]
+
+
+class _Many(NamedTuple):
+    """The parent of what is sent by a handler of many messages: none of them, and the most hops of them."""
+
+    id: None
+    hops: int
 
 
 class Executor:
@@ -67,24 +72,27 @@ class Executor:
         self._tracing = tracing
         self._loop = asyncio.get_running_loop()
         self._threads = Threads(threads)
+        self._tasks: Tasks[Unit] = Tasks(self._run)
+        self._returned: deque[list[End]] = deque()  # by threads
+        self._collecting = False
         self._stopping = False
-        self._context = contextvars.copy_context()  # of handlers: none sees what another has set
-        self.running: dict[Consumer, int] = {}
+        self.running: dict[Consumer, int] = {}  # calls
         self.total = 0
         self.waiting = 0  # of groups: held, and to be handled after another
 
-    def start(self, slot: Slot) -> None:
-        """Run the handler of a claimed message, and then those of its group that follow.
+    def start(self, slots: Sequence[Slot]) -> None:
+        """Run the handlers of messages of one claim, and then those of their groups that follow.
 
         Never raises: whatever goes wrong is that message's failure.
         """
-        self._slots.add(slot)
-        after = slot.then
-        while after is not None:
-            self._slots.add(after)
-            self.waiting += 1
-            after = after.then
-        self._start(slot)
+        self._slots.add(slots)
+        for slot in slots:
+            after = slot.then
+            while after is not None:
+                self._slots.add((after,))
+                self.waiting += 1
+                after = after.then
+        self._start(slots)
 
     def stop(self) -> None:
         """Start nothing more: what waits for another of its group is given back."""
@@ -93,21 +101,26 @@ class Executor:
             if slot.started:
                 self._give_back_after(slot)
 
-    def _start(self, slot: Slot) -> None:
-        consumer = slot.consumer
-        slot.started = True
+    def _start(self, slots: Sequence[Slot]) -> None:
+        many: dict[Consumer, list[Slot]] = {}
+        for slot in slots:
+            slot.started = True
+            if slot.consumer.batch is None:
+                self._call(slot, slot.consumer)
+            else:
+                many.setdefault(slot.consumer, []).append(slot)
+        for consumer, its in many.items():
+            size = consumer.batch or 1
+            for at in range(0, len(its), size):
+                self._call(Call(its[at : at + size]), consumer)
+
+    def _call(self, unit: Unit, consumer: Consumer) -> None:
         self.running[consumer] = self.running.get(consumer, 0) + 1
         self.total += 1
-        try:
-            if consumer.is_async:
-                message = build(slot, self._extend_async, self._transactions)
-                self._set_deadline(slot)
-                slot.task = self._loop.create_task(self._run(slot, message), context=self._context.copy())
-            else:
-                message = build(slot, self._extend_sync, self._transactions)
-                self._threads.submit(functools.partial(self._run_in_thread, slot, message))
-        except Exception as error:  # noqa: BLE001  # a payload that does not fit, a decoder's bug: one message's failure
-            self._end(slot, failure(error))
+        if consumer.is_async:
+            self._tasks.submit(unit)
+        else:
+            self._threads.submit(functools.partial(self._run_in_thread, unit))
 
     def lost(self, slot: Slot) -> None:
         """Another has the message: stop its handler if that can be, and report nothing."""
@@ -119,110 +132,220 @@ class Executor:
         if not slot.started:
             return  # it waits for another of its group, and will not be started
         self._give_back_after(slot)
+        stops = slot.consumer.is_async and (slot.call is None or all(other.lost for other in slot.call.slots))
         log.warning(
             "lost the lease of %s / %s %s: %s",
             slot.claimed.queue,
             slot.tenant,
             slot.id,
-            "its handler is cancelled" if slot.task else "its handler cannot be stopped, its outcome will be refused",
+            "its handler is cancelled" if stops else "its handler cannot be stopped, its outcome will be refused",
             extra=self._slots.about(slot),
         )
-        if slot.task is not None and not slot.task.done():
+        if stops and slot.task is not None:  # else it has not begun, and will not
             slot.task.cancel()
 
     def release(self, slot: Slot) -> None:
         """Give a running message back: at the end of the grace. A sync handler runs on, and its outcome is dropped."""
-        if slot.task is None:
+        if slot.task is None:  # so does an async one that has not begun
             self.abandon(slot)
         elif slot.outcome is None:
             slot.outcome = RELEASED
-            slot.task.cancel()
+            if slot.call is None or all(other.outcome is not None for other in slot.call.slots):
+                slot.task.cancel()
 
     def abandon(self, slot: Slot) -> None:
         """Give a message back whose handler runs on, since it cannot be stopped or does not let itself be cancelled."""
-        if not slot.ended:
-            self._end(slot, RELEASED)
+        self._end(slot, RELEASED)
 
     def close(self) -> None:
         """Take no more sync handlers; running threads are not waited for, idle ones end now."""
         self._threads.close()
 
-    def _set_deadline(self, slot: Slot) -> None:
+    def _set_deadline(self, slot: Slot, timeout: timedelta) -> None:
         """No lease is renewed past the timeout: not of this message, nor of those of its group that wait for it."""
-        timeout = slot.consumer.timeout
-        if timeout is None:
-            return
         deadline = time.monotonic() + timeout.total_seconds()
         held: Slot | None = slot
         while held is not None:
             held.deadline = deadline
             held = held.then
 
-    async def _run(self, slot: Slot, message: Message[Any]) -> None:
-        timeout = slot.consumer.timeout
-        handled.set(Parent(message.id, message.hops))  # of this task alone
-        run = self._begin(slot, message)
+    def _run(self, unit: Unit) -> Coroutine[Any, Any, None]:
+        return self._handle(unit) if isinstance(unit, Slot) else self._handle_many(unit)
+
+    async def _handle(self, slot: Slot) -> None:
+        if slot.ended or slot.lost:  # before it began
+            self._end(slot, RELEASED)
+            return
+        slot.task = asyncio.current_task()
+        consumer = slot.consumer
+        timeout = consumer.timeout
+        run: _Run | None = None
         raised: BaseException | None = None
+        limit: asyncio.Timeout | None = None
         try:
+            message = hand(slot, self._extend_async, self._transactions)
+        except Exception as error:  # noqa: BLE001  # a payload that does not fit, a decoder's bug: one message's failure
+            self._end(slot, failure(error))
+            return
+        before = handled.set(message)
+        try:
+            if self._meter is not None or self._tracing is not None:
+                run = self._begin([slot], [message])
             if timeout is None:
-                await slot.consumer.handler(message)
+                await consumer.handler(message)
             else:
+                self._set_deadline(slot, timeout)
                 async with asyncio.timeout(timeout.total_seconds()) as limit:
-                    await slot.consumer.handler(message)
+                    await consumer.handler(message)
             outcome = DONE
-        except asyncio.CancelledError as error:
-            outcome, raised = RELEASED if slot.outcome is RELEASED else failure(error), error
-        except TimeoutError as error:
-            outcome = timed_out(timeout) if timeout is not None and limit.expired() else failure(error)
-            raised = error
         except BaseException as error:  # noqa: BLE001  # SystemExit of one handler must not end the worker
-            outcome, raised = failure(error), error
+            raised = error
+            outcome = self._stopped(slot, error, timeout, limit)
         if run is not None:
             run.end(raised)
         raised = None  # a frame that holds its own error waits for the garbage collector
+        handled.reset(before)
         self._end(slot, outcome)
 
-    def _run_in_thread(self, slot: Slot, message: Message[Any]) -> None:
-        self._set_deadline(slot)
-        handled.set(Parent(message.id, message.hops))  # of this thread, until its next message
-        run = self._begin(slot, message)
+    async def _handle_many(self, call: Call) -> None:
+        slots, messages, ends = self._hand_many(call, self._extend_async)
+        if slots:
+            task = asyncio.current_task()
+            for slot in slots:
+                slot.task = task
+            ends += await self._call_with(slots, messages)
+        self._end_all(ends)
+
+    async def _call_with(self, slots: list[Slot], messages: list[Message[Any]]) -> list[End]:
+        consumer = slots[0].consumer
+        timeout = consumer.timeout
         raised: BaseException | None = None
+        limit: asyncio.Timeout | None = None
+        before = handled.set(_Many(None, max(slot.claimed.hops for slot in slots)))
+        run = self._begin(slots, messages)
         try:
-            outcome = returned(slot.consumer.handler(message))
+            if timeout is None:
+                result = await consumer.handler(messages)
+            else:
+                for slot in slots:
+                    self._set_deadline(slot, timeout)
+                async with asyncio.timeout(timeout.total_seconds()) as limit:
+                    result = await consumer.handler(messages)
+            outcomes = of_each(result, len(slots))
         except BaseException as error:  # noqa: BLE001  # as above
-            outcome, raised = failure(error), error
+            raised = error
+            outcomes = [self._stopped(slot, error, timeout, limit) for slot in slots]
         if run is not None:
             run.end(raised)
-        raised = None  # a frame that holds its own error waits for the garbage collector
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the message was given back long ago
-            self._loop.call_soon_threadsafe(self._end, slot, outcome)
+        raised = None
+        handled.reset(before)
+        return list(zip(slots, outcomes, strict=True))
 
-    def _begin(self, slot: Slot, message: Message[Any]) -> _Run | None:
+    def _stopped(
+        self, slot: Slot, error: BaseException, timeout: timedelta | None, limit: asyncio.Timeout | None
+    ) -> Outcome:
+        """The outcome of an async handler that raised, was given back or took too long."""
+        if isinstance(error, asyncio.CancelledError) and slot.outcome is RELEASED:
+            return RELEASED
+        if timeout is not None and isinstance(error, TimeoutError) and limit is not None and limit.expired():
+            return timed_out(timeout)
+        return failure(error)
+
+    def _hand_many(
+        self, call: Call, extend: Callable[[Slot, timedelta], Awaitable[None]]
+    ) -> tuple[list[Slot], list[Message[Any]], list[End]]:
+        """The messages of a call; and how those end that were given back before it began, or that cannot be read."""
+        slots: list[Slot] = []
+        messages: list[Message[Any]] = []
+        ends: list[End] = []
+        for slot in call.slots:
+            if slot.ended or slot.lost:
+                ends.append((slot, RELEASED))
+                continue
+            try:
+                message = hand(slot, extend, self._transactions)
+            except Exception as error:  # noqa: BLE001  # as above
+                ends.append((slot, failure(error)))
+                continue
+            slots.append(slot)
+            messages.append(message)
+        return slots, messages, ends
+
+    def _run_in_thread(self, unit: Unit) -> None:
+        slots, messages, ends = self._hand_many(unit if isinstance(unit, Call) else Call([unit]), self._extend_sync)
+        if slots:
+            consumer = slots[0].consumer
+            if consumer.timeout is not None:
+                for slot in slots:
+                    self._set_deadline(slot, consumer.timeout)
+            if isinstance(unit, Slot):
+                handled.set(messages[0])  # of this thread, until its next message
+            else:
+                handled.set(_Many(None, max(slot.claimed.hops for slot in slots)))
+            run = self._begin(slots, messages)
+            raised: BaseException | None = None
+            outcomes: Sequence[Outcome]
+            try:
+                if isinstance(unit, Slot):
+                    outcomes = [returned(consumer.handler(messages[0]))]
+                else:
+                    outcomes = of_each(consumer.handler(messages), len(slots))
+            except BaseException as error:  # noqa: BLE001  # as above
+                outcomes, raised = [failure(error)] * len(slots), error
+            if run is not None:
+                run.end(raised)
+            raised = None
+            ends += zip(slots, outcomes, strict=True)
+        self._returned.append(ends)
+        if not self._collecting:  # else what was appended is collected with what another thread has
+            self._collecting = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the message was given back long ago
+                self._loop.call_soon_threadsafe(self._collect)
+
+    def _collect(self) -> None:
+        """End what threads have done. They wake the loop once for many: that costs more than a short handler."""
+        self._collecting = False
+        while self._returned:
+            self._end_all(self._returned.popleft())
+
+    def _begin(self, slots: list[Slot], messages: list[Message[Any]]) -> _Run | None:
         """What watches the handler that begins now, where somebody wants to know."""
         if self._meter is None and self._tracing is None:
             return None
-        return _Run(slot, None if self._tracing is None else self._tracing.begin(slot, message))
+        return _Run(slots, None if self._tracing is None else self._tracing.begin(slots, messages))
+
+    def _end_all(self, ends: list[End]) -> None:
+        for slot, outcome in ends:
+            self._end(slot, outcome)
 
     def _end(self, slot: Slot, outcome: Outcome) -> None:
         if slot.ended:
             return  # given back while its handler ran on: all was done then
         slot.ended = True
         slot.outcome = outcome
-        self.running[slot.consumer] -= 1
-        self.total -= 1
+        call = slot.call
+        if call is not None:
+            call.left -= 1
+        if call is None or not call.left:
+            self.running[slot.consumer] -= 1
+            self.total -= 1
         if outcome.verdict in {"fail", "bury"} and not slot.lost:
             self._say_failed(slot, outcome)
         after = slot.then
         if after is not None and self._goes_on(slot, after):
             slot.then = None
             self.waiting -= 1
-            self._finished(slot)
             if self._meter is not None:
                 self._meter.followed(after)
-            self._start(after)
-            return
-        self._give_back_after(slot)
+            if call is None:
+                self._start((after,))
+            else:
+                call.after.append(after)
+        else:
+            self._give_back_after(slot)
         self._finished(slot)
+        if call is not None and not call.left:
+            self._start(call.after)
 
     def _goes_on(self, slot: Slot, after: Slot) -> bool:
         """Whether the next of its group may start: this one is done, and both are certainly still ours."""
@@ -264,16 +387,18 @@ class Executor:
 class _Run:
     """A handler that is timed, and traced if it has a span."""
 
-    __slots__ = ("_began", "_slot", "_span")
+    __slots__ = ("_began", "_slots", "_span")
 
-    def __init__(self, slot: Slot, span: RunSpan | None) -> None:
-        self._slot = slot
+    def __init__(self, slots: list[Slot], span: RunSpan | None) -> None:
+        self._slots = slots
         self._span = span
         self._began = time.monotonic()
 
     def end(self, error: BaseException | None) -> None:
         """It has returned, or raised this."""
-        self._slot.ran = time.monotonic() - self._began
+        ran = time.monotonic() - self._began
+        for slot in self._slots:
+            slot.ran = ran
         if self._span is not None:
             self._span.end(error)
 
@@ -286,82 +411,3 @@ class _Happened:
 
 
 _HAPPENED = _Happened()
-
-
-def build(slot: Slot, extend: Callable[[Slot, timedelta], Awaitable[None]], transactions: Transactions) -> Message[Any]:
-    """The message as its handler sees it.
-
-    Raises:
-        PayloadTypeError: the payload does not fit the queue's type.
-    """
-    claimed: Claimed = slot.claimed
-    return Message(
-        id=claimed.id,
-        tenant=claimed.tenant,
-        queue=claimed.queue,
-        payload=slot.consumer.queue.codec.decode(claimed.payload),
-        headers=NO_HEADERS if claimed.headers is None else MappingProxyType(json.loads(claimed.headers)),
-        attempt=claimed.attempt,
-        max_attempts=claimed.max_attempts,
-        enqueued_at=claimed.enqueued_at,
-        due_at=claimed.due_at,
-        priority=claimed.priority,
-        subject=claimed.subject,
-        target=claimed.target,
-        group_key=claimed.group_key,
-        topic=claimed.topic,
-        parent_id=claimed.parent_id,
-        hops=claimed.hops,
-        expires_at=claimed.expires_at,
-        failures=() if claimed.failures is None else _failures(claimed.failures),
-        claim_token=slot.token,
-        _extend=lambda lease: extend(slot, lease),
-        _transaction=lambda message: transactions.begin(slot, message),
-    )
-
-
-def _failures(text: str) -> tuple[Failure, ...]:
-    return tuple(
-        Failure(
-            attempt=item["attempt"],
-            at=datetime.fromisoformat(item["at"]),
-            worker=item.get("worker"),
-            type=item.get("type"),
-            message=item.get("message"),
-            traceback=item.get("traceback"),
-        )
-        for item in json.loads(text)
-    )
-
-
-def returned(value: object) -> Outcome:
-    """The outcome of a sync handler that returned. If it gave a coroutine, as behind a decorator, nothing has run."""
-    if not inspect.iscoroutine(value):
-        return DONE
-    value.close()
-    return Outcome("fail", "the handler is a plain def that returned a coroutine: make it an async def", "TypeError")
-
-
-def failure(error: BaseException) -> Outcome:
-    """The outcome of a handler that raised. Never raises, whatever the exception's own code does."""
-    try:
-        if isinstance(error, Bury):
-            return Outcome("bury", clean_text(str(error.reason), limit=800))
-        if isinstance(error, Snooze):
-            return Outcome("release", until=error.until)
-        if isinstance(error, Retry):
-            return Outcome("fail", clean_text(str(error.reason), limit=800), "Retry", retry_after=error.after)
-    except BaseException as broken:  # noqa: BLE001  # a reason whose str() raises, a subclass without the attribute
-        error = broken
-    text = describe_error(error)
-    return Outcome("fail", text.message, text.type, text.traceback)
-
-
-def timed_out(timeout: timedelta) -> Outcome:
-    """The outcome of a handler that took longer than it may."""
-    return Outcome("fail", f"the handler took longer than its timeout of {timeout.total_seconds():g} s", "TimeoutError")
-
-
-def lease_lost(slot: Slot) -> LeaseLostError:
-    """What `message.extend` raises when another has the message."""
-    return LeaseLostError(f"message {slot.id} of queue {slot.claimed.queue} is held by another worker now")

@@ -21,7 +21,7 @@ from postrow.errors import BadArgumentError
 from postrow.models import Outcome as Answer
 from postrow.ops import Op, claims
 from postrow.worker.connections import DATABASE_ERRORS, Backoff, Database, Weather
-from postrow.worker.executor import lease_lost
+from postrow.worker.outcomes import lease_lost
 from postrow.worker.slots import Slot, Slots
 
 log = logging.getLogger("postrow.worker")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -34,48 +35,37 @@ DONE = Outcome("done")
 class Slot:
     """One message that this worker holds. Times are of time.monotonic()."""
 
-    __slots__ = (
-        "busy",
-        "claimed",
-        "consumer",
-        "deadline",
-        "ended",
-        "gone",
-        "held_until",
-        "id",
-        "lost",
-        "outcome",
-        "ran",
-        "renewed",
-        "sent",
-        "settled",
-        "started",
-        "task",
-        "tenant",
-        "then",
-        "token",
-    )  # fmt: skip
+    # what most slots never change stands in the class: a worker makes tens of thousands a second
+    held_until = 0.0  # the handler itself asked for a lease until then
+    deadline = float("inf")  # no renewal after that: the handler's timeout
+    lost = False  # another has the message, and that was said: report nothing
+    started = False  # its handler was: not so while it waits for another of its group
+    ended = False  # its handler has ended, or is not waited for
+    gone = False  # another has it, or it was settled elsewhere, as by the handler: renew no more
+    busy = False  # its row was locked when its outcome was to be written
+    settled = False  # by the handler's own transaction: there is nothing to write
+    outcome: Outcome | None = None
+    ran: float | None = None  # seconds of its handler, which has ended
+    then: Slot | None = None  # of its group: to be handled after it
+    task: asyncio.Task[Any] | None = None  # that runs its handler, which has begun
+    call: Call | None = None  # of a handler that takes many messages: with which others
 
     def __init__(self, claimed: Claimed, token: UUID, consumer: Consumer, renewed: float) -> None:
         self.claimed = claimed
         self.consumer = consumer
-        self.tenant = claimed.tenant
-        self.id: UUID = claimed.id
         self.token = token
         self.sent = renewed  # when the claim was
         self.renewed = renewed  # when the claim, or its last renewal, was sent
-        self.held_until = 0.0  # the handler itself asked for a lease until then
-        self.deadline = float("inf")  # no renewal after that: the handler's timeout
-        self.lost = False  # another has the message, and that was said: report nothing
-        self.ended = False  # its handler has ended, or is not waited for
-        self.gone = False  # another has it, or it was settled elsewhere, as by the handler: renew no more
-        self.busy = False  # its row was locked when its outcome was to be written
-        self.settled = False  # by the handler's own transaction: there is nothing to write
-        self.outcome: Outcome | None = None
-        self.ran: float | None = None  # seconds of its handler, which has ended
-        self.started = False  # its handler was: not so while it waits for another of its group
-        self.then: Slot | None = None  # of its group: to be handled after it
-        self.task: asyncio.Task[Any] | None = None
+
+    @property
+    def tenant(self) -> str:
+        """The message's tenant."""
+        return self.claimed.tenant
+
+    @property
+    def id(self) -> UUID:
+        """The message's id."""
+        return self.claimed.id
 
     def holds(self, now: float) -> bool:
         """Whether its lease lives for certain, by our own clock; the database may say so for longer."""
@@ -89,13 +79,26 @@ class Slot:
         )
 
 
+class Call:
+    """One call of a handler of many messages: how many of them have not ended, and what follows in their groups."""
+
+    __slots__ = ("after", "left", "slots")
+
+    def __init__(self, slots: list[Slot]) -> None:
+        self.slots = slots
+        self.left = len(slots)
+        self.after: list[Slot] = []
+        for slot in slots:
+            slot.call = self
+
+
 def runs(slots: list[Slot]) -> list[Slot]:
     """Those that can start now: of a group the first alone, which leads to the next, and so on."""
     if all(slot.claimed.group_key is None for slot in slots):
         return slots
     heads: list[Slot] = []
     last: dict[tuple[str, str], Slot] = {}
-    for slot in sorted(slots, key=lambda slot: (slot.claimed.enqueued_at, slot.id)):
+    for slot in sorted(slots, key=lambda slot: (slot.claimed.enqueued, slot.claimed.key)):
         key = slot.claimed.group_key
         before = None if key is None else last.get((slot.tenant, key))
         if before is None:
@@ -118,15 +121,15 @@ class Slots:
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, slot: Slot) -> None:
-        """Hold a message."""
+    def add(self, slots: Iterable[Slot]) -> None:
+        """Hold messages."""
         with self._lock:
-            self._held.add(slot)
+            self._held.update(slots)
 
-    def discard(self, slot: Slot) -> None:
-        """Hold it no longer: its outcome is written, or it is lost."""
+    def discard(self, slots: Iterable[Slot]) -> None:
+        """Hold them no longer: their outcomes are written, or they are lost."""
         with self._lock:
-            self._held.discard(slot)
+            self._held.difference_update(slots)
 
     def __contains__(self, slot: object) -> bool:
         return slot in self._held

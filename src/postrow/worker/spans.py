@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opentelemetry import context, trace
@@ -33,37 +33,43 @@ class Spans:
         self._worker = worker
         self._carrier = TraceContextTextMapPropagator()
 
-    def begin(self, slot: Slot, message: Message[Any]) -> _Active | None:
+    def begin(self, slots: Sequence[Slot], messages: Sequence[Message[Any]]) -> _Active | None:
         """A child of the span that made the message, and linked to it; without one the beginning of a new trace.
 
         The conventions ask for the link, and allow the parent where a span is of one message. A span around the
-        worker itself is no parent: it would collect the messages of days.
+        worker itself is no parent: it would collect the messages of days. Of many messages it is linked to all.
         """
         try:
-            return _Active(self._started(slot, message))
+            return _Active(self._started(slots[0], messages))
         except Exception:  # a sampler's or exporter's own code: no reason to fail a message
             log.exception("no span could be made of a handler's run")
             return None
 
-    def _started(self, slot: Slot, message: Message[Any]) -> trace.Span:
-        made_in = self._carrier.extract(_carried(message.headers), context.Context())
-        creation = trace.get_current_span(made_in).get_span_context()
+    def _started(self, slot: Slot, messages: Sequence[Message[Any]]) -> trace.Span:
+        nowhere = context.Context()
+        made_in = [self._carrier.extract(_carried(message.headers), nowhere) for message in messages]
+        creations = [trace.get_current_span(made).get_span_context() for made in made_in]
+        message = messages[0]
+        attributes: dict[str, str | int] = {
+            "messaging.system": SYSTEM,
+            "messaging.operation.name": "process",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": message.queue,
+            "messaging.consumer.group.name": slot.consumer.name,
+            "messaging.client.id": self._worker,
+        }
+        if slot.call is None:
+            attributes["messaging.message.id"] = str(message.id)
+            attributes["messaging.postrow.tenant"] = message.tenant
+            attributes["messaging.postrow.message.attempt"] = message.attempt
+        else:
+            attributes["messaging.batch.message_count"] = len(messages)
         return self._tracer.start_span(
             f"process {message.queue}",
-            context=made_in,
+            context=made_in[0] if slot.call is None else nowhere,
             kind=trace.SpanKind.CONSUMER,
-            links=[trace.Link(creation)] if creation.is_valid else [],
-            attributes={
-                "messaging.system": SYSTEM,
-                "messaging.operation.name": "process",
-                "messaging.operation.type": "process",
-                "messaging.destination.name": message.queue,
-                "messaging.consumer.group.name": slot.consumer.name,
-                "messaging.client.id": self._worker,
-                "messaging.message.id": str(message.id),
-                "messaging.postrow.tenant": message.tenant,
-                "messaging.postrow.message.attempt": message.attempt,
-            },
+            links=[trace.Link(creation) for creation in creations if creation.is_valid],
+            attributes=attributes,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from postrow.models import Message
@@ -23,8 +24,8 @@ class RunSpan(Protocol):
 class Tracing(Protocol):
     """Makes a span of each run of a handler."""
 
-    def begin(self, slot: Slot, message: Message[Any]) -> RunSpan | None:
-        """Begin one, as the current span; called in the handler's own task or thread."""
+    def begin(self, slots: Sequence[Slot], messages: Sequence[Message[Any]]) -> RunSpan | None:
+        """Begin one, as the current span; called in the handler's own task or thread. Of one message, or of many."""
 
 
 def tracing(worker: str) -> Tracing | None:

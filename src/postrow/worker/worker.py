@@ -24,11 +24,12 @@ from postrow.queues import Consumer
 from postrow.worker.acker import Acker
 from postrow.worker.claimer import Claimer
 from postrow.worker.connections import DATABASE_ERRORS, Backoff, Database, Weather
-from postrow.worker.executor import RELEASED, Executor
+from postrow.worker.executor import Executor
 from postrow.worker.health import Health, HealthServer
 from postrow.worker.heartbeat import Heartbeat
 from postrow.worker.listener import Listener
 from postrow.worker.metrics import State
+from postrow.worker.outcomes import RELEASED
 from postrow.worker.registry import present_version, registrations, say_wiring
 from postrow.worker.scheduler import Scheduler
 from postrow.worker.signals import stopping_on_signals
@@ -287,7 +288,7 @@ class Worker:
 
         def refused(slot: Slot) -> None:
             slot.outcome = RELEASED
-            slots.add(slot)
+            slots.add((slot,))
             acker.put(slot)
 
         heartbeat = Heartbeat(

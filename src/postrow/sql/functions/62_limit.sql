@@ -191,7 +191,7 @@ begin
                 return query
                 select * from postrow.mark(array_fill(i, array[v_fit]), array_fill(v_names[v_t], array[v_fit]),
                     v_picked.ids[:v_fit], v_picked.tids[:v_fit], v_picked.dues[:v_fit],
-                    array_fill(v_row.frontier, array[v_fit]), v_picked.behinds[:v_fit], claim_limited.lease,
+                    array_fill(v_row.frontier, array[1], array[i]), v_picked.behinds[:v_fit], claim_limited.lease,
                     claim_limited.worker, claim_limited.token, claim_limited.now);
                 v_left := v_left - v_fit;
                 v_bytes := v_bytes - (select sum(u.size) from unnest(v_picked.sizes[:v_fit]) u(size));

@@ -122,50 +122,112 @@ select coalesce((postrow.consumer_of(keeps_history.queue, keeps_history.tenant))
 $$
 
 -- next
--- Done: takes the messages out of the live table and into history. Who calls it: workers, and handlers in their
--- own transaction. Takes rows in (tenant, id) order; waits for rows that others have locked unless `wait` is false.
--- Raises PW003.
-create or replace function postrow.ack(tenants text[], ids uuid[], tokens uuid[], wait boolean default true)
-returns table (tenant text, id uuid, outcome text)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
+-- Takes messages out of the live table, where the caller has locked them, and into history; lets their groups go on. The
+-- plans are the only ones that these settings leave, so they are kept. Internal. Raises PW003 for a message that stands twice.
+create or replace function postrow.finish(tids tid[], now timestamptz) returns void
+language plpgsql volatile set jit = off set plan_cache_mode = force_generic_plan
 set enable_tidscan = on set enable_seqscan = off set enable_bitmapscan = off set enable_indexscan = off
 set enable_indexonlyscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-    v_taken    record := postrow.take(ack.tenants, ack.ids, ack.tokens, ack.wait);
-    v_now      timestamptz := postrow.clock();
     v_all      boolean;
     v_limited  boolean;  -- whether any consumer has a limit of messages in flight, for which room is made here
-    v_next     record;
+    v_gone     record;
 begin
     select coalesce(bool_and(c.keep_history), true), coalesce(bool_or(
             coalesce(c.max_in_flight, c.tenant_max_in_flight) is not null), false) into v_all, v_limited
     from postrow.consumer c;
+    insert into postrow.history (id, enqueued_at, started_at, finished_at, expires_at, parent_id, attempt,
+        max_attempts, priority, hops, tenant, queue, outcome, enqueued_by, claimed_by, target, subject, group_key,
+        dedup_key, topic, payload, headers, failures)
+    select m.id, m.enqueued_at, m.claimed_at, finish.now, m.expires_at, m.parent_id, m.attempt,
+        m.max_attempts, m.priority, m.hops, m.tenant, m.queue, 'done', m.enqueued_by, m.claimed_by, m.target, m.subject,
+        m.group_key, m.dedup_key, m.topic, m.payload, m.headers, m.failures
+    from unnest(finish.tids) w(tid) join postrow.message m on m.ctid = w.tid
+    where v_all or postrow.keeps_history(m.queue, m.tenant);
     with gone as (
-        delete from postrow.message m using unnest(v_taken.tenants, v_taken.ids, v_taken.tids) w(tenant, id, tid)
-        where m.ctid = w.tid and m.tenant = w.tenant and m.id = w.id
-        returning m.*
-    ), kept as (
-        insert into postrow.history (id, enqueued_at, started_at, finished_at, expires_at, parent_id, attempt,
-            max_attempts, priority, hops, tenant, queue, outcome, enqueued_by, claimed_by, target, subject, group_key,
-            dedup_key, topic, payload, headers, failures)
-        select g.id, g.enqueued_at, g.claimed_at, v_now, g.expires_at, g.parent_id, g.attempt,
-            g.max_attempts, g.priority, g.hops, g.tenant, g.queue, 'done', g.enqueued_by, g.claimed_by, g.target, g.subject,
-            g.group_key, g.dedup_key, g.topic, g.payload, g.headers, g.failures
-        from gone g where v_all or postrow.keeps_history(g.queue, g.tenant)
+        delete from postrow.message m where m.ctid = any (finish.tids) returning m.queue, m.tenant, m.group_key
     )
-    select array_agg(g.queue) as queues, array_agg(g.tenant) as tenants, array_agg(g.group_key) as keys,
-            bool_or(g.group_key is not null) as grouped
-        into v_next
-    from gone g where v_limited or g.group_key is not null;
-    if v_next.grouped then
-        perform postrow.promote(v_next.queues, v_next.tenants, v_next.keys, v_now);
+    select count(*) as count, bool_or(g.group_key is not null) as grouped,
+            array_agg(g.queue) filter (where v_limited or g.group_key is not null) as queues,
+            array_agg(g.tenant) filter (where v_limited or g.group_key is not null) as tenants,
+            array_agg(g.group_key) filter (where v_limited or g.group_key is not null) as keys
+        into v_gone from gone g;
+    if v_gone.count < cardinality(finish.tids) then
+        perform postrow.refuse('a message stands twice in tenants and ids', 'Settle each message once a call.');
+    end if;
+    if v_gone.grouped then
+        perform postrow.promote(v_gone.queues, v_gone.tenants, v_gone.keys, finish.now);
     end if;
     if v_limited then
-        perform postrow.tap_room(v_next.queues, v_next.tenants);
+        perform postrow.tap_room(v_gone.queues, v_gone.tenants);
     end if;
+end
+$$
+
+-- next
+-- Done: takes the messages out of the live table and into history. Who calls it: any language, and handlers in their
+-- own transaction. Takes rows in (tenant, id) order; waits for rows that others have locked unless `wait` is false.
+-- Raises PW003.
+create or replace function postrow.ack(tenants text[], ids uuid[], tokens uuid[], wait boolean default true)
+returns table (tenant text, id uuid, outcome text)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_taken  record := postrow.take(ack.tenants, ack.ids, ack.tokens, ack.wait);
+begin
+    perform postrow.finish(v_taken.tids, postrow.clock());
     return query select * from postrow.outcomes(ack.tenants, ack.ids, ack.tokens, v_taken.taken);
+end
+$$
+
+-- next
+-- As ack without waiting, for a caller that knows where the claim left the messages (its column `place`): at half the
+-- price. What has moved since, as by a renewed lease, is looked up by its key. Gives those that were not accepted, none as
+-- a rule. Who calls it: workers. Locks rows in the order of the lists with skip locked: waits for nobody. Raises PW003.
+create or replace function postrow.ack_at(tenants text[], ids uuid[], tokens uuid[], places tid[])
+returns table (tenant text, id uuid, outcome text)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off
+set plan_cache_mode = force_generic_plan
+set enable_tidscan = on set enable_seqscan = off set enable_bitmapscan = off set enable_indexscan = off
+set enable_indexonlyscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+    v_taken   int[];
+    v_tids    tid[];
+    v_others  int[];
+    v_moved   record;
+begin
+    if ack_at.ids is null or ack_at.tokens is null or ack_at.places is null
+        or cardinality(ack_at.tenants) is distinct from cardinality(ack_at.ids)
+        or cardinality(ack_at.tokens) <> cardinality(ack_at.ids)
+        or cardinality(ack_at.places) <> cardinality(ack_at.ids) then
+        perform postrow.refuse('tenants, ids, tokens and places are not of one length',
+            'Give four arrays with one element for each message.');
+    end if;
+    select coalesce(array_agg(w.n::int), '{}'), coalesce(array_agg(l.ctid), '{}') into v_taken, v_tids
+    from unnest(ack_at.places, ack_at.tenants) with ordinality w(tid, tenant, n)
+    cross join lateral (
+        select m.ctid from postrow.message m
+        where m.ctid = w.tid and m.tenant = w.tenant and m.id = ack_at.ids[w.n]
+            and m.claim_token is not distinct from ack_at.tokens[w.n]
+        for update skip locked) l;
+    if cardinality(v_taken) < cardinality(ack_at.ids) then
+        v_others := array(select n from generate_subscripts(ack_at.ids, 1) n where n <> all (v_taken));
+        v_moved := postrow.take(array(select ack_at.tenants[n] from unnest(v_others) n),
+            array(select ack_at.ids[n] from unnest(v_others) n),
+            array(select ack_at.tokens[n] from unnest(v_others) n), false);
+        v_taken := v_taken || array(select v_others[n] from unnest(v_moved.taken) n);
+        v_tids := v_tids || v_moved.tids;
+    end if;
+    perform postrow.finish(v_tids, postrow.clock());
+    if cardinality(v_taken) < cardinality(ack_at.ids) then
+        return query
+        select o.tenant, o.id, o.outcome
+        from postrow.outcomes(ack_at.tenants, ack_at.ids, ack_at.tokens, v_taken) o where o.outcome <> 'accepted';
+    end if;
 end
 $$
 

@@ -358,7 +358,8 @@ create type postrow.claimed as (
     hops          smallint,
     expires_at    timestamptz,
     failures      jsonb,
-    frontier      timestamptz
+    frontier      timestamptz,
+    place         tid           -- where it is, as long as nobody changes it
 )
 
 -- next

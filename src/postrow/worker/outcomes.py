@@ -1,0 +1,61 @@
+"""What a handler's run led to."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from datetime import timedelta
+
+from postrow.errors import LeaseLostError
+from postrow.errortext import clean_text, describe_error
+from postrow.models import Bury, Retry, Snooze
+from postrow.worker.slots import DONE, Outcome, Slot
+
+RELEASED = Outcome("release")
+
+
+def returned(value: object) -> Outcome:
+    """The outcome of a sync handler that returned. If it gave a coroutine, as behind a decorator, nothing has run."""
+    if not inspect.iscoroutine(value):
+        return DONE
+    value.close()
+    return Outcome("fail", "the handler is a plain def that returned a coroutine: make it an async def", "TypeError")
+
+
+def failure(error: BaseException) -> Outcome:
+    """The outcome of a handler that raised. Never raises, whatever the exception's own code does."""
+    try:
+        if isinstance(error, Bury):
+            return Outcome("bury", clean_text(str(error.reason), limit=800))
+        if isinstance(error, Snooze):
+            return Outcome("release", until=error.until)
+        if isinstance(error, Retry):
+            return Outcome("fail", clean_text(str(error.reason), limit=800), "Retry", retry_after=error.after)
+    except BaseException as broken:  # noqa: BLE001  # a reason whose str() raises, a subclass without the attribute
+        error = broken
+    text = describe_error(error)
+    return Outcome("fail", text.message, text.type, text.traceback)
+
+
+def timed_out(timeout: timedelta) -> Outcome:
+    """The outcome of a handler that took longer than it may."""
+    return Outcome("fail", f"the handler took longer than its timeout of {timeout.total_seconds():g} s", "TimeoutError")
+
+
+def lease_lost(slot: Slot) -> LeaseLostError:
+    """What `message.extend` raises when another has the message."""
+    return LeaseLostError(f"message {slot.id} of queue {slot.claimed.queue} is held by another worker now")
+
+
+def of_each(value: object, count: int) -> Sequence[Outcome]:
+    """The outcomes of a handler of many messages that returned this: a list has one result for each message.
+
+    An exception in it is that message's failure, or what `Retry`, `Snooze` and `Bury` say; anything else is done. So is
+    what asyncio.gather(..., return_exceptions=True) gives.
+    """
+    if not isinstance(value, list | tuple):
+        return [returned(value)] * count
+    if len(value) != count:
+        text = f"the handler returned {len(value)} results for {count} messages: return one for each, or nothing"
+        return [Outcome("fail", text, "ValueError")] * count
+    return [failure(result) if isinstance(result, BaseException) else DONE for result in value]
