@@ -198,6 +198,8 @@ class Executor:
                 async with asyncio.timeout(timeout.total_seconds()) as limit:
                     await consumer.handler(message)
             outcome = DONE
+        except GeneratorExit:  # the loop was closed over it, and the message given back long ago
+            raise
         except BaseException as error:  # noqa: BLE001  # SystemExit of one handler must not end the worker
             raised = error
             outcome = self._stopped(slot, error, timeout, limit)
@@ -208,7 +210,7 @@ class Executor:
         self._end(slot, outcome)
 
     async def _handle_many(self, call: Call) -> None:
-        slots, messages, ends = self._hand_many(call, self._extend_async)
+        slots, messages, ends = self._hand_many(call.slots, self._extend_async)
         if slots:
             task = asyncio.current_task()
             for slot in slots:
@@ -232,6 +234,8 @@ class Executor:
                 async with asyncio.timeout(timeout.total_seconds()) as limit:
                     result = await consumer.handler(messages)
             outcomes = of_each(result, len(slots))
+        except GeneratorExit:
+            raise
         except BaseException as error:  # noqa: BLE001  # as above
             raised = error
             outcomes = [self._stopped(slot, error, timeout, limit) for slot in slots]
@@ -252,13 +256,13 @@ class Executor:
         return failure(error)
 
     def _hand_many(
-        self, call: Call, extend: Callable[[Slot, timedelta], Awaitable[None]]
+        self, given: list[Slot], extend: Callable[[Slot, timedelta], Awaitable[None]]
     ) -> tuple[list[Slot], list[Message[Any]], list[End]]:
         """The messages of a call; and how those end that were given back before it began, or that cannot be read."""
         slots: list[Slot] = []
         messages: list[Message[Any]] = []
         ends: list[End] = []
-        for slot in call.slots:
+        for slot in given:
             if slot.ended or slot.lost:
                 ends.append((slot, RELEASED))
                 continue
@@ -272,7 +276,8 @@ class Executor:
         return slots, messages, ends
 
     def _run_in_thread(self, unit: Unit) -> None:
-        slots, messages, ends = self._hand_many(unit if isinstance(unit, Call) else Call([unit]), self._extend_sync)
+        given = unit.slots if isinstance(unit, Call) else [unit]
+        slots, messages, ends = self._hand_many(given, self._extend_sync)
         if slots:
             consumer = slots[0].consumer
             if consumer.timeout is not None:
