@@ -98,7 +98,9 @@ class Lanes:
     def looked(self, lanes: list[Lane], took: float) -> None:
         """What a discovery found, in how many seconds. The next is due in 20 times that: a twentieth of the time.
 
-        It has not seen what was committed while it ran: taps of that time still hold.
+        It has not seen what was committed while it ran: taps of that time still hold. Where a lane's first message is
+        due before its watermark, it was committed late, or given back, or the clock was set back: the next claim begins
+        at the beginning, once.
         """
         now = time.monotonic()
         began = now - took
@@ -107,6 +109,10 @@ class Lanes:
         tapped = [key for key in self._ready if (state := self._states.get(key)) and state.tapped_at >= began]
         self._ready = dict.fromkeys((lane.tenant, lane.priority) for lane in lanes if lane.ready)
         self._ready.update(dict.fromkeys(tapped))
+        for lane in lanes:
+            state = self._states.get((lane.tenant, lane.priority))
+            if state and state.after and lane.due_at and lane.due_at < state.after:
+                state.deep_at = -math.inf
         later = [lane.due_in for lane in lanes if not lane.ready]
         self._due_at = now + min(later) if later else math.inf
 
