@@ -21,6 +21,7 @@ TAP_WINDOW = 0.022  # seconds after a tap in which the next one may have been he
 AGING = 20  # of so many claims that have a choice, one begins with the last priority
 LOCKED_FIRST = 0.002  # seconds until the next look at a lane of which nothing was to be had ...
 LOCKED_MOST = 0.25  # ... and at most, doubling
+HELD_MOST = 5.0  # seconds that a lane is left alone for want of a token: its limit may be another one by then
 REMEMBERED = 10_000  # lanes; more, and all watermarks are forgotten
 
 
@@ -105,7 +106,8 @@ class Lanes:
         now = time.monotonic()
         began = now - took
         if self._called_at < began:
-            self._next_look = now + min(DEEP_EVERY, max(0.25, took * 20))
+            # the next one, and the claim that it leads to, take as long again: what is late is to be found within 10 s
+            self._next_look = now + min(max(DEEP_EVERY - 2 * took, took), max(0.25, took * 20))
         tapped = [key for key in self._ready if (state := self._states.get(key)) and state.tapped_at >= began]
         self._ready = dict.fromkeys((lane.tenant, lane.priority) for lane in lanes if lane.ready)
         self._ready.update(dict.fromkeys(tapped))
@@ -212,7 +214,7 @@ class Lanes:
                 state.gave_at = now
             elif edge.wait is not None:
                 self._limited = self._limited or edge.wait > 0
-                self._held[key] = now + edge.wait
+                self._held[key] = now + min(edge.wait, HELD_MOST)
             elif now - state.gave_at > TAP_WINDOW and state.tapped_at < self._chosen_at:
                 self._ready.pop(key, None)
         if any(edge.taken for edge in edges):
