@@ -1,9 +1,11 @@
 """Workloads of what is committed late: very many messages of one long transaction, while others pass."""
 
+import os
 import statistics
 import threading
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import psycopg
 from bed import CHUNK, PAYLOAD, database, wait_until, worker
@@ -15,10 +17,14 @@ def late(server, *, count=100_000, seconds=10, rate=2_000, rounds=3):
     """The drain of a transaction's messages: at once, open for `seconds` while others pass, and so under a snapshot.
 
     One worker runs all the time, in alternating rounds; its speed is that of these messages alone, from the first claim
-    to the last ack.
+    to the last ack. Beside it, what the server's process for its claims worked for each thousand: steadier, where the
+    machine is shared.
     """
-    rates = {}
+    rates, work = {}, {}
     with database(server) as dsn, psycopg.connect(dsn) as conn, worker(dsn, "noop"):
+        fill(conn, 1, "first", 0)
+        conn.commit()
+        wait_until(conn, "select count(*) from postrow.history", 1)  # the worker is there
         for turn in range(rounds):
             for kind in ("at once", "open", "open, under a snapshot"):
                 with ExitStack() as during:
@@ -28,16 +34,32 @@ def late(server, *, count=100_000, seconds=10, rate=2_000, rounds=3):
                         during.enter_context(traffic(dsn, rate))
                     subject = f"{kind} {turn}"
                     fill(conn, count, subject, seconds if "open" in kind else 0)
-                    done = f"select count(*) from postrow.history where subject = '{subject}'"
-                    conn.commit()
-                    wait_until(conn, done, count)
+                    before = claimers_work(conn)
+                    wait_until(conn, f"select count(*) from postrow.history where subject = '{subject}'", count)
+                    work.setdefault(kind, []).append((claimers_work(conn) - before) * 1e6 / count)
                 rates.setdefault(kind, []).append(speed(conn, subject, count))
                 wait_until(conn, "select count(*) from postrow.message", 0)
-    base = statistics.median(rates["at once"])
-    figures = {f"late: {kind}, messages/s": statistics.median(some) for kind, some in rates.items()}
+    figures = {}
+    for kind, some in rates.items():
+        figures[f"late: {kind}, messages/s"] = statistics.median(some)
+        figures[f"late: {kind}, CPU ms of claims for 1,000"] = statistics.median(work[kind])
     for kind in list(rates)[1:]:
-        figures[f"late: {kind} / at once"] = statistics.median(rates[kind]) / base
+        figures[f"late: {kind} / at once, messages/s"] = statistics.median(rates[kind]) / statistics.median(
+            rates["at once"]
+        )
+        figures[f"late: {kind} / at once, CPU"] = statistics.median(work[kind]) / statistics.median(work["at once"])
     return figures
+
+
+def claimers_work(conn):
+    """CPU seconds of the server's process that the worker's claimer is connected to. Commits."""
+    conn.commit()
+    (pid,) = conn.execute(
+        "select pid from pg_stat_activity where application_name = 'postrow claimer' and datname = current_database()"
+    ).fetchone()
+    conn.rollback()
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def fill(conn, count, subject, seconds):
