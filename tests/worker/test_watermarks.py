@@ -55,15 +55,17 @@ def seen(app):
 
 @pytest.fixture
 def busy(start, db, wait_for, claims):
-    """Starts a worker, and waits until it claims from a watermark and sleeps."""
+    """Starts a worker, and gives it four messages: it claims from a watermark, which lies after all that was there."""
 
     def begin(**options):
+        after = db.value("select clock_timestamp()")
         running = start(poll_interval=60, **options)
-        put = db.put
         for n in range(4):
-            id_ = put(payload=f"first {n}")
+            if n == 3:  # a watermark trails by 0.2 s
+                wait_for(lambda: db.value("select clock_timestamp() - %s > interval '0.25 s'", [after]))
+            id_ = db.put(payload=f"first {n}")
             wait_for(lambda id_=id_: db.history(id_))
-        wait_for(lambda: claims[-1].get(("default", 0)), what="a claim from a watermark")
+        wait_for(lambda: (mark := claims[-1].get(("default", 0))) and mark > after, what="a claim from a watermark")
         return running
 
     return begin
