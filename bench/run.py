@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import flow
+import late
 import order
 import plots
 import psycopg
@@ -183,7 +184,7 @@ def handles(server, **numbers):
 
 
 WORKLOADS = {"drain": drain, "bulk": bulk, "latency": latency, "scheduled": scheduled, "held": held, "handles": handles}
-WORKLOADS |= flow.WORKLOADS | order.WORKLOADS
+WORKLOADS |= flow.WORKLOADS | order.WORKLOADS | late.WORKLOADS
 SMALL = {  # numbers of a smoke run
     "drain": {"count": 2000},
     "latency": {"seconds": 1},
@@ -192,8 +193,9 @@ SMALL = {  # numbers of a smoke run
     "handles": {"singles": 5, "many": 100},
     **flow.SMALL,
     **order.SMALL,
+    **late.SMALL,
 }
-ONCE = {"held", "scheduled", *flow.WORKLOADS}  # minutes long: they compare within themselves
+ONCE = {"held", "scheduled", *flow.WORKLOADS, *late.WORKLOADS}  # minutes long: they compare within themselves
 
 
 def main():

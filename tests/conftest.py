@@ -151,6 +151,13 @@ def clock(conn):
     return Clock(conn)
 
 
+@pytest.fixture
+def own_clock(database):
+    """A clock that stands still, in every session of a database of this test's own."""
+    with psycopg.connect(database, autocommit=True) as conn:
+        yield Clock(conn)
+
+
 class Session:
     """A named database session on a thread of its own, so that one can wait while another goes on."""
 

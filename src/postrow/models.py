@@ -135,12 +135,13 @@ class LaneEdge:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A lane with free messages: whether its first is due, and in how many seconds it is (0 or less: now)."""
+    """A lane with free messages: whether its first is due, in how many seconds it is (0 or less: now), and when."""
 
     tenant: str
     priority: int
     ready: bool
     due_in: float
+    due_at: datetime | None = None
 
 
 Level = Literal["ok", "warning", "problem"]

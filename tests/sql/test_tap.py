@@ -311,6 +311,27 @@ def test_what_the_sweep_gives_back_taps(producer, listener, held):
     assert listener.heard() == ["q t"]
 
 
+def test_a_change_of_who_consumes_a_queue_or_how_taps_all_its_tenants(producer, listener):
+    """Where a limit holds lanes back, workers know until when: another policy may set them free sooner."""
+    changes = [
+        {"handler": "h", "rate": 1},
+        {"handler": "h"},
+        {"handler": "h", "tenant": "acme"},
+        {"handler": "other", "replace": True},
+    ]
+    for change in changes:
+        producer.rows("register_consumer", queue="q", **change)
+        forget(producer)
+        assert listener.heard() == ["q *"], change
+        producer.rows("register_consumer", queue="q", **change)
+        assert listener.heard() == [], "nothing has changed"
+    assert producer.value("unregister_consumer", queue="q", tenant="acme")
+    forget(producer)
+    assert listener.heard() == ["q *"]
+    assert not producer.value("unregister_consumer", queue="q", tenant="acme")
+    assert listener.heard() == []
+
+
 def test_claim_ack_extend_and_bury_do_not_tap(producer, listener, held):
     producer.put(tenant="other", queue="r")
     forget(producer)

@@ -80,6 +80,12 @@ def main(dsn, handler, **options):
                 except asyncio.CancelledError:
                     pass
 
+    elif handler == "nothing":
+
+        @queue.consumer(name="handler", **consumer)
+        async def do_nothing(_message):
+            pass
+
     elif handler == "blocking":
 
         @queue.consumer(name="handler", **consumer)

@@ -1,9 +1,13 @@
 """What a worker remembers of lanes: priorities in turn, and what is ready and yet not to be had."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
 
 from postrow.models import Lane, LaneEdge
-from postrow.worker.lanes import AGING, LOCKED_MOST, MOST_LANES, Lanes
+from postrow.worker import lanes as lanes_module
+from postrow.worker.lanes import AGING, DEEP_EVERY, LOCKED_MOST, MOST_LANES, Lanes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -132,3 +136,72 @@ def test_a_tap_while_a_claim_runs_that_gives_nothing_still_holds():
     edges = [LaneEdge("acme", 0, NOW, 0), LaneEdge("beta", 0, NOW, 0)]
     lanes.claimed(edges, {("acme", 0): None, ("beta", 0): None}, 0.001)
     assert [key[0] for key in lanes.choose(100)[0]] == ["acme"]
+
+
+@pytest.mark.parametrize("took", [0.0, 0.001, 0.05, 0.4, 1.0, 3.0])
+def test_the_next_discovery_and_the_claim_that_it_leads_to_end_within_ten_seconds(monkeypatch, took):
+    """It is due in twenty times what the last one took, a twentieth of the time; but late messages come first."""
+    now = [1000.0]
+    monkeypatch.setattr(lanes_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    lanes = Lanes()
+    lanes.looked([Lane("acme", 0, ready=True, due_in=0.0)], took)
+    while not lanes.wants_look:
+        now[0] += 0.01
+    waited = now[0] - 1000
+    assert waited + 2 * took <= DEEP_EVERY + 0.01
+    assert waited >= min(20 * took, DEEP_EVERY - 2 * took) - 0.01
+    assert waited >= min(0.25, DEEP_EVERY) - 0.01
+
+
+def slow(lanes, frontier, **options):
+    """A claim of lane (acme, 0) that was slow and gave `frontier`: where it began."""
+    ((tenant, priority, after),), _ = lanes.choose(10)
+    lanes.claimed([LaneEdge(tenant, priority, frontier, 1)], {(tenant, priority): after}, 1.0, **options)
+    return after
+
+
+def test_watermarks_are_used_from_the_third_slow_claim_on_and_assigned_by_each():
+    lanes = seen(("acme", 0))
+    slow(lanes, NOW, grouped=False)  # what is slow is judged by the best so far, which this one is
+    lanes._best = 0.0
+    marks = [NOW + timedelta(seconds=n) for n in (3, 1, 2)]
+    began = [slow(lanes, mark) for mark in marks]
+    assert began == [None, None, marks[1]]  # it may go back
+    assert slow(lanes, NOW) == marks[2]
+
+
+@pytest.mark.parametrize(("first", "anew"), [(-5, True), (-0.001, True), (0, False), (1, False), (None, False)])
+def test_a_lane_whose_first_message_is_due_before_its_watermark_is_claimed_from_its_beginning_once(first, anew):
+    lanes = seen(("acme", 0))
+    lanes._best = 0.0
+    for _ in range(3):
+        slow(lanes, NOW)
+    due_at = None if first is None else NOW + timedelta(seconds=first)
+    lanes.looked([Lane("acme", 0, ready=True, due_in=0.0, due_at=due_at)], 0.0)
+    assert slow(lanes, NOW) == (None if anew else NOW)
+    assert slow(lanes, NOW) == NOW
+
+
+def test_the_beginning_is_asked_for_until_a_claim_has_reached_the_lane():
+    lanes = seen(("acme", 0))
+    lanes._best = 0.0
+    for _ in range(3):
+        slow(lanes, NOW)
+    both = [Lane(tenant, 0, ready=True, due_in=0.0, due_at=NOW - timedelta(seconds=9)) for tenant in ("acme", "big")]
+    lanes.looked(both, 0.0)
+    for _ in range(3):  # those of another lane fill the claims
+        chosen, _ = lanes.choose(10)
+        asked = {key[:2]: key[2] for key in chosen}
+        assert asked["acme", 0] is None
+        edges = {"acme": LaneEdge("acme", 0, None, 0), "big": LaneEdge("big", 0, NOW, 10)}
+        lanes.claimed([edges["big"], edges["acme"]], asked, 1.0)
+
+
+def test_a_reconnect_forgets_watermarks():
+    lanes = seen(("acme", 0))
+    lanes._best = 0.0
+    for _ in range(3):
+        slow(lanes, NOW)
+    lanes.forget()
+    lanes.looked([Lane("acme", 0, ready=True, due_in=0.0)], 0.0)
+    assert slow(lanes, NOW) is None

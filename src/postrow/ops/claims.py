@@ -86,7 +86,7 @@ def claim_lanes(
 def lanes(queue: str, *, worker: str | None = None) -> Op[list[Lane]]:
     """Discover the lanes of a queue, with those that only hold messages for `worker`."""
     return Op(
-        "select tenant, priority, ready, extract(epoch from next_due - postrow.clock())::float8 "
+        "select tenant, priority, ready, extract(epoch from next_due - postrow.clock())::float8, next_due "
         "from postrow.lanes($1::text, worker => $2::text)",
         (queue, worker),
         lambda rows: [Lane(*row) for row in rows],

@@ -107,7 +107,8 @@ class Claimer:
         for feed in self._feeds:
             if queue in (feed.consumer.queue.name, "*") and (tenant == "*" or feed.consumer.tenant in ("*", tenant)):
                 if "*" in (queue, tenant):
-                    feed.lanes.look_again()  # resumed, or another consumer
+                    feed.lanes.look_again()  # resumed, or another consumer, perhaps with other limits
+                    feed.lanes.made_room()
                 else:
                     feed.lanes.tapped(tenant)
                     feed.tapped_at = feed.tapped_at or time.monotonic()

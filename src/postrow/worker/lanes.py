@@ -21,6 +21,7 @@ TAP_WINDOW = 0.022  # seconds after a tap in which the next one may have been he
 AGING = 20  # of so many claims that have a choice, one begins with the last priority
 LOCKED_FIRST = 0.002  # seconds until the next look at a lane of which nothing was to be had ...
 LOCKED_MOST = 0.25  # ... and at most, doubling
+HELD_MOST = 5.0  # seconds that a lane is left alone for want of a token: its limit may be another one by then
 REMEMBERED = 10_000  # lanes; more, and all watermarks are forgotten
 
 
@@ -98,15 +99,22 @@ class Lanes:
     def looked(self, lanes: list[Lane], took: float) -> None:
         """What a discovery found, in how many seconds. The next is due in 20 times that: a twentieth of the time.
 
-        It has not seen what was committed while it ran: taps of that time still hold.
+        It has not seen what was committed while it ran: taps of that time still hold. Where a lane's first message is
+        due before its watermark, it was committed late, or given back, or the clock was set back: the next claim begins
+        at the beginning, once.
         """
         now = time.monotonic()
         began = now - took
         if self._called_at < began:
-            self._next_look = now + min(DEEP_EVERY, max(0.25, took * 20))
+            # the next one, and the claim that it leads to, take as long again: what is late is to be found within 10 s
+            self._next_look = now + min(max(DEEP_EVERY - 2 * took, took), max(0.25, took * 20))
         tapped = [key for key in self._ready if (state := self._states.get(key)) and state.tapped_at >= began]
         self._ready = dict.fromkeys((lane.tenant, lane.priority) for lane in lanes if lane.ready)
         self._ready.update(dict.fromkeys(tapped))
+        for lane in lanes:
+            state = self._states.get((lane.tenant, lane.priority))
+            if state and state.after and lane.due_at and lane.due_at < state.after:
+                state.deep_at = -math.inf
         later = [lane.due_in for lane in lanes if not lane.ready]
         self._due_at = now + min(later) if later else math.inf
 
@@ -206,7 +214,7 @@ class Lanes:
                 state.gave_at = now
             elif edge.wait is not None:
                 self._limited = self._limited or edge.wait > 0
-                self._held[key] = now + edge.wait
+                self._held[key] = now + min(edge.wait, HELD_MOST)
             elif now - state.gave_at > TAP_WINDOW and state.tapped_at < self._chosen_at:
                 self._ready.pop(key, None)
         if any(edge.taken for edge in edges):

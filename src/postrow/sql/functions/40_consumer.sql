@@ -132,8 +132,9 @@ begin
             insert into postrow.consumer select v_new.*;
             perform postrow.tap(v_new.queue, '*');
         end if;
-        exit;
+        return;
     end loop;
+    perform postrow.tap(v_new.queue, '*');  -- its limits may be wider than those that held for the tenant before
 end
 $$
 
@@ -147,7 +148,7 @@ select c.tenant, c.handler from postrow.consumer c where c.queue = consumers.que
 $$
 
 -- next
--- Takes the consumer of a queue away; its messages stay, and are retried by the defaults. True if there was one.
+-- Takes the consumer of a queue away; its messages stay, and are retried by the defaults. True if there was one. Taps.
 create or replace function postrow.unregister_consumer(queue text, tenant text default '*') returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -155,7 +156,11 @@ as $$
 begin
     delete from postrow.consumer c
     where c.queue = unregister_consumer.queue and c.tenant = unregister_consumer.tenant;
-    return found;
+    if not found then
+        return false;
+    end if;
+    perform postrow.tap(unregister_consumer.queue, '*');  -- its limits are gone, too
+    return true;
 end
 $$
 
