@@ -274,6 +274,27 @@ def test_a_list_of_any_length_commits_or_rolls_back_whole(committed, count, fini
                 assert other.execute(last, [sent[-1].id]).fetchone() == ({"n": count - 1},)
 
 
+def test_ids_of_a_list_are_uuids_like_any_other(conn):
+    sent = postrow.enqueue_many(conn, "q", ["a", "b", "c"])
+    stored = conn.execute("select id, payload from postrow.message order by id").fetchall()
+    assert stored == [(s.id, payload) for s, payload in zip(sent, "abc", strict=True)]
+    for id_ in [s.id for s in sent]:
+        same = UUID(int=id_.int)
+        assert (id_, hash(id_), str(id_), id_.version, id_.is_safe) == (same, hash(same), str(same), 7, same.is_safe)
+        assert pickle.loads(pickle.dumps(id_)) == same  # noqa: S301  # our own
+    assert [s.deduplicated for s in sent] == [False] * 3
+
+
+@pytest.mark.parametrize(
+    ("count", "statements"), [(2_000, [2_000]), (2_001, [250, 500, 1_000, 251]), (6_000, [250, 500, 1_000, 2_000, 2_000, 250])]
+)
+def test_the_first_statements_of_a_long_list_are_small_so_that_the_server_begins_early(count, statements, monkeypatch):
+    monkeypatch.setattr(produce, "TOGETHER_MESSAGES", 1)  # else a statement may hold a few more
+    payloads = list(range(count))
+    ops = produce.enqueue_many("q", produce.batches(payloads, PLAIN, {}), {}, count=count)
+    assert [op.params[1].count("\n") + 1 for op in ops] == statements
+
+
 def test_a_long_list_is_read_as_it_is_sent(conn, monkeypatch):
     """A million payloads do not have to fit into memory."""
     monkeypatch.setattr(produce, "CHUNK_BYTES", 1_000_000)
