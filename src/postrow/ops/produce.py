@@ -45,7 +45,9 @@ select id, deduplicated from postrow.enqueue_many($1::text, $2::text::jsonb, ten
     dedup_for => $16::interval, dedup_while => $17::text) order by n
 """
 
-FIRST_MESSAGES = 250  # in the first statement of a long list, which the server waits for; in each next one twice as many
+FIRST_MESSAGES = (
+    250  # in the first statement of a long list, which the server waits for; in each next one twice as many
+)
 CHUNK_MESSAGES = 2_000  # a statement holds so many messages at most ...
 CHUNK_BYTES = 8_000_000  # ... and about so many bytes of JSON: both sides hold it in memory
 KEYED_MESSAGES = 100_000  # with keys, which one statement takes in sorted order: two lists within these bounds ...
@@ -227,7 +229,8 @@ def enqueue_many(
 ) -> Iterator[Op[list[Enqueued]]]:
     """Put many messages into a queue: an op for about each 2,000 of them or 8 MB, made as they are asked for.
 
-    The first ones of a list are smaller, where `count` tells that it is long. With keys of their own in the options the batches have them; with a `dedup_key` an op holds up to 100,000 or 64 MB.
+    The first ones of a list are smaller, where `count` tells that it is long. With keys of their own in the options the
+    batches have them; with a `dedup_key` an op holds up to 100,000 or 64 MB.
     """
     making = tracing.Making("enqueue_many", queue)
     values = (name("queue", queue), *shared_values(options, making), *lineage.enqueued(), group(options))
@@ -263,7 +266,9 @@ def _chunks(
 
 def _lines_op(values: tuple[object, ...], chunk: list[str]) -> Op[list[Enqueued]]:
     queue, *options = values
-    return Op(ENQUEUE_LINES, (queue, "\n".join(chunk), *options), _read_lines)  # JSON texts have no line feed of their own
+    return Op(
+        ENQUEUE_LINES, (queue, "\n".join(chunk), *options), _read_lines
+    )  # JSON texts have no line feed of their own
 
 
 def _keyed_op(values: tuple[object, ...], rule: tuple[object, ...], chunk: list[str]) -> Op[list[Enqueued]]:
