@@ -16,7 +16,7 @@ except ImportError:  # the extra `bench` has it; a smoke run does without
 
 
 class Producer:
-    """Singles over asyncpg: its three round trips take no more CPU than one of psycopg's. Lists in psycopg's pipeline."""
+    """Singles over asyncpg: three of its round trips take no more CPU than one of psycopg's. Lists in a pipeline."""
 
     def __init__(self, dsn, free):
         self.dsn = dsn

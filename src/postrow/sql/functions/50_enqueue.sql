@@ -276,7 +276,7 @@ $$
 
 -- next
 -- Puts many messages into a queue that differ in their payloads alone: one JSON value a line, as JSON Lines files have it
--- (a line feed within a JSON text is always escaped). Twice as fast as enqueue_many: nothing is wrapped and taken out
+-- (a line feed within a JSON text is always escaped). In 0.6 of the time of enqueue_many: nothing is wrapped and taken out
 -- again, and no row is given for each. The options are those of enqueue that can hold for many.
 -- Gives how many they are, and the first one's id; the others' follow one by one: the id of message n, from 1, is
 -- first_id + n - 1, as a number. No message: 0, and no id. Raises what enqueue raises; 22P02 for a line that is not JSON.
