@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast
 from uuid import UUID, SafeUUID
 
@@ -109,18 +110,24 @@ def _read(rows: Sequence[Row]) -> list[Enqueued]:
     return list(map(Enqueued._make, rows))
 
 
+# A UUID's own slots: `UUID(int=...)` looks at five other arguments, which takes as long as the encoding of a message.
+# `map` runs all of it outside of the interpreter: 0.8 us a message of a long list, not 1.6.
+_set_int = UUID.__dict__["int"].__set__
+_set_is_safe = UUID.__dict__["is_safe"].__set__
+
+
 def _read_lines(rows: Sequence[Row]) -> list[Enqueued]:
     """The answer to `enqueue_lines`: ids that follow one by one."""
     ((first, count),) = rows
-    found: list[Enqueued] = []
-    new, put = object.__new__, object.__setattr__
-    for number in range(first.int, first.int + count) if count else ():
-        # as `copy` makes one; UUID(int=number) looks at five other arguments, and takes twice as long
-        id_ = new(UUID)
-        put(id_, "int", number)
-        put(id_, "is_safe", SafeUUID.unknown)
-        found.append(Enqueued(id_, False))
-    return found
+    if not count:
+        return []
+    ids: list[UUID] = list(map(object.__new__, repeat(UUID, count)))
+    for each in (
+        map(_set_int, ids, range(first.int, first.int + count)),
+        map(_set_is_safe, ids, repeat(SafeUUID.unknown)),
+    ):
+        deque(each, maxlen=0)  # runs it
+    return list(map(Enqueued._make, zip(ids, repeat(False))))
 
 
 def _read_one(rows: Sequence[Row]) -> Enqueued:
