@@ -1,6 +1,7 @@
 """The functions that take the transaction first, on one handle: what goes in is stored, or is refused by name."""
 
 import enum
+import pickle
 import threading
 import tracemalloc
 from datetime import UTC, datetime, timedelta, timezone
@@ -12,6 +13,7 @@ import pytest
 from psycopg.rows import namedtuple_row
 
 import postrow
+from postrow.api import PLAIN
 from postrow.errors import BadArgumentError, BadNameError, IdTakenError, PayloadError, PostrowError
 from postrow.ops import produce
 
@@ -272,6 +274,28 @@ def test_a_list_of_any_length_commits_or_rolls_back_whole(committed, count, fini
                 assert other.execute("select postrow.depth('q')").fetchone() == (count,)
                 last = "select payload from postrow.message where id = %s"
                 assert other.execute(last, [sent[-1].id]).fetchone() == ({"n": count - 1},)
+
+
+def test_ids_of_a_list_are_uuids_like_any_other(conn):
+    sent = postrow.enqueue_many(conn, "q", ["a", "b", "c"])
+    stored = conn.execute("select id, payload from postrow.message order by id").fetchall()
+    assert stored == [(s.id, payload) for s, payload in zip(sent, "abc", strict=True)]
+    for id_ in [s.id for s in sent]:
+        same = UUID(int=id_.int)
+        assert (id_, hash(id_), str(id_), id_.version, id_.is_safe) == (same, hash(same), str(same), 7, same.is_safe)
+        assert pickle.loads(pickle.dumps(id_)) == same
+    assert [s.deduplicated for s in sent] == [False] * 3
+
+
+@pytest.mark.parametrize(
+    ("count", "statements"),
+    [(2_000, [2_000]), (2_001, [250, 500, 1_000, 251]), (6_000, [250, 500, 1_000, 2_000, 2_000, 250])],
+)
+def test_the_first_statements_of_a_long_list_are_small_so_that_the_server_begins_early(count, statements, monkeypatch):
+    monkeypatch.setattr(produce, "TOGETHER_MESSAGES", 1)  # else a statement may hold a few more
+    payloads = list(range(count))
+    ops = produce.enqueue_many("q", produce.batches(payloads, PLAIN, {}), {}, count=count)
+    assert [op.params[1].count("\n") + 1 for op in ops] == statements
 
 
 def test_a_long_list_is_read_as_it_is_sent(conn, monkeypatch):

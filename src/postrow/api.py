@@ -86,8 +86,9 @@ def enqueue_many(
     or a function from a payload to its key, or to None. `dedup_key` is such a function; with it a statement holds up to
     100,000 messages or 64 MB, whose keys it takes in sorted order: shorter lists with the same keys cannot deadlock.
     """
-    ops = produce.enqueue_many(queue, produce.batches(payloads_, PLAIN, options), options)
-    return drivers.run_all(tx, ops, ahead=isinstance(payloads_, list | tuple))
+    count = len(payloads_) if isinstance(payloads_, list | tuple) else None
+    ops = produce.enqueue_many(queue, produce.batches(payloads_, PLAIN, options), options, count=count)
+    return drivers.run_all(tx, ops, ahead=count is not None)
 
 
 @overload

@@ -103,8 +103,9 @@ class Queue(Generic[T]):
         self, tx: Any, payloads: Iterable[T], /, **options: Unpack[ManyOptions]
     ) -> list[Enqueued] | Awaitable[list[Enqueued]]:
         """Put many messages into this queue, as part of the caller's transaction; as `postrow.enqueue_many`."""
-        ops = produce.enqueue_many(self.name, produce.batches(payloads, self.codec, options), options)
-        return drivers.run_all(tx, ops, ahead=isinstance(payloads, list | tuple))
+        count = len(payloads) if isinstance(payloads, list | tuple) else None
+        ops = produce.enqueue_many(self.name, produce.batches(payloads, self.codec, options), options, count=count)
+        return drivers.run_all(tx, ops, ahead=count is not None)
 
     def consumer(
         self,

@@ -1,6 +1,7 @@
 """Many messages that differ in their payloads alone: one JSON value a line."""
 
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
@@ -11,11 +12,11 @@ def payloads(pg):
 
 def test_each_line_is_a_message_in_order(pg, clock):
     lines = '{"a": "\\n"}\n[1, 2]\n"},{"\nnull'
-    sent = pg.rows("enqueue_lines", queue="q", payloads=lines)
-    assert [(row.n, row.deduplicated) for row in sent] == [(n, False) for n in (1, 2, 3, 4)]
-    assert [row.id for row in sent] == sorted({row.id for row in sent})
+    sent = pg.row("enqueue_lines", queue="q", payloads=lines)
+    assert sent.messages == 4
     found = pg.query("select id, payload, enqueued_at, available_at from postrow.message order by id")
-    assert [row.id for row in found] == [row.id for row in sent]
+    assert [row.id for row in found] == [UUID(int=sent.first_id.int + n) for n in range(4)]
+    assert {(row.id.version, row.id.variant) for row in found} == {(7, sent.first_id.variant)}
     assert [row.payload for row in found] == [{"a": "\n"}, [1, 2], "},{", None]
     assert [row.enqueued_at - clock.now for row in found] == [timedelta(microseconds=n) for n in (1, 2, 3, 4)]
     assert all(row.available_at == row.enqueued_at for row in found)
@@ -43,13 +44,25 @@ def test_the_options_are_those_of_all(pg):
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
 def test_a_line_feed_at_the_end_is_no_message(pg, end):
-    assert len(pg.rows("enqueue_lines", queue="q", payloads=f"1\r\n2{end}")) == 2
+    assert pg.row("enqueue_lines", queue="q", payloads=f"1\r\n2{end}").messages == 2
     assert payloads(pg) == [1, 2]
 
 
 @pytest.mark.parametrize("nothing", ["", "\n"])
 def test_no_lines_are_no_messages(pg, nothing):
-    assert pg.rows("enqueue_lines", queue="q", payloads=nothing) == []
+    assert pg.row("enqueue_lines", queue="q", payloads=nothing) == (None, 0)
+    assert payloads(pg) == []
+
+
+def test_ids_of_many_calls_come_in_order_and_none_comes_twice(pg):
+    """The last eight digits of a list's ids count up, from where is random; they never reach their end."""
+    for _ in range(50):
+        pg.row("enqueue_lines", queue="q", payloads="\n".join(["1"] * 20))
+    ids = [row.id for row in pg.query("select id from postrow.message order by enqueued_at")]
+    assert len(set(ids)) == 1000
+    starts = ids[::20]
+    assert starts == sorted(starts)
+    assert {f"{id_}"[28] for id_ in ids} <= set("12345678")
 
 
 @pytest.mark.parametrize("lines", ["1\n\n2", "1\n{", "1 2"])

@@ -142,7 +142,7 @@ def test_a_message_is_enqueued_with_its_lineage(pg):
     for id_ in (
         pg.put(parent_id=parent, hops=3),
         pg.row("enqueue_many", queue="q", messages=[{"payload": 1}], parent_id=parent, hops=3).id,
-        pg.row("enqueue_lines", queue="q", payloads="1", parent_id=parent, hops=3).id,
+        pg.row("enqueue_lines", queue="q", payloads="1", parent_id=parent, hops=3).first_id,
     ):
         assert (pg.find("message", id_).parent_id, pg.find("message", id_).hops) == (parent, 3)
 

@@ -51,20 +51,21 @@ def run_all(handle: Any, ops: Iterable[Op[list[T]]], *, ahead: bool) -> list[T] 
     return _run_all_sync(conn, ops, ahead=ahead and psycopg.Pipeline.is_supported())
 
 
-# What our ops give, read by psycopg's own loaders: those of the connection may be the user's. Four microseconds.
+# What our ops give, read by psycopg's own loaders: those of the connection may be the user's. By number, which saves
+# looking the names up for each cursor: three microseconds.
 _LOADERS = (
-    ("uuid", UUIDLoader),
-    ("bool", BoolLoader),
-    ("int4", IntLoader),
-    ("int8", IntLoader),
-    ("text", TextLoader),
+    (psycopg.adapters.types["uuid"].oid, UUIDLoader),
+    (psycopg.adapters.types["bool"].oid, BoolLoader),
+    (psycopg.adapters.types["int4"].oid, IntLoader),
+    (psycopg.adapters.types["int8"].oid, IntLoader),
+    (psycopg.adapters.types["text"].oid, TextLoader),
 )
 
 
 def _with_our_loaders(cursor: psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any]) -> None:
     adapters = cursor.adapters
-    for name, loader in _LOADERS:
-        adapters.register_loader(name, loader)
+    for number, loader in _LOADERS:
+        adapters.register_loader(number, loader)
 
 
 class _ArrayDumper(Dumper):

@@ -148,15 +148,22 @@ end
 $$
 
 -- next
--- Every option of a message, for all that enqueue. Raises PW002, PW003.
+-- Every option of a message, for all that enqueue. True: as an expression it costs enqueue half of what `perform` takes,
+-- which is a query. Raises PW002, PW003.
 create or replace function postrow.check_message(
     queue text, tenant text, priority int, delay interval, available_at timestamptz, max_attempts int,
     target text, target_for interval, subject text, group_key text, dedup_key text, dedup_for interval,
     dedup_while text, expires_at timestamptz, headers jsonb
-) returns void
+) returns boolean
 language plpgsql immutable parallel safe
 as $$
 begin
+    -- A plain message passes at once: each expression below would be made ready anew in each transaction.
+    if num_nonnulls(delay, available_at, max_attempts, target, target_for, subject, group_key, dedup_key, dedup_for,
+            dedup_while, expires_at, headers) = 0
+        and priority between -32768 and 32767 and postrow.valid_name(queue) and postrow.valid_name(tenant) then
+        return true;
+    end if;
     if postrow.valid_name(queue) is not true then
         perform postrow.check_name('queue', queue);
     end if;
@@ -209,5 +216,6 @@ begin
     elsif dedup_for is not null or dedup_while is not null then
         perform postrow.refuse('dedup_for or dedup_while is given without dedup_key', 'Give the key, or leave both out.');
     end if;
+    return true;
 end
 $$

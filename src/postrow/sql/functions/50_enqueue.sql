@@ -17,37 +17,41 @@ create or replace function postrow.enqueue(
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_checked  boolean := postrow.check_message(queue, tenant, priority, delay, available_at, max_attempts, target,
+        target_for, subject, group_key, dedup_key, dedup_for, dedup_while, expires_at, headers);
     v_now      timestamptz := postrow.clock();
     v_given    uuid := id;
     v_due      timestamptz;
     v_present  uuid;
 begin
-    perform postrow.check_message(queue, tenant, priority, delay, available_at, max_attempts, target,
-        target_for, subject, group_key, dedup_key, dedup_for, dedup_while, expires_at, headers);
     if payload is null then
         perform postrow.refuse('payload is null', 'Give a JSON value; ''null''::jsonb is one.');
     end if;
-    perform postrow.check_hops(hops);
+    if hops is distinct from 0 then
+        perform postrow.check_hops(hops);
+    end if;
     v_due := greatest(coalesce(available_at, v_now + delay), v_now);
-    if v_given is not null then
-        v_present := postrow.take_id(tenant, v_given, queue, v_due + interval '7 days', v_now);
-    else
-        id := postrow.uuid7();
-    end if;
-    if dedup_key is not null and v_present is null then
-        v_present := postrow.take_key(tenant, queue, dedup_key, dedup_for, dedup_while, id, v_due, v_now);
-        if v_present is not null and v_given is not null then
-            perform postrow.point_id(tenant, v_given, v_present);
+    id := coalesce(v_given, postrow.uuid7());
+    if v_given is not null or dedup_key is not null then
+        if v_given is not null then
+            v_present := postrow.take_id(tenant, v_given, queue, v_due + interval '7 days', v_now);
+        end if;
+        if dedup_key is not null and v_present is null then
+            v_present := postrow.take_key(tenant, queue, dedup_key, dedup_for, dedup_while, id, v_due, v_now);
+            if v_present is not null and v_given is not null then
+                perform postrow.point_id(tenant, v_given, v_present);
+            end if;
+        end if;
+        if v_present is not null then
+            id := v_present;
+            deduplicated := true;
+            if dedup_key is not null then
+                perform postrow.tap(queue, tenant);  -- who found it locked by this transaction looks again at its end
+            end if;
+            return;
         end if;
     end if;
-    deduplicated := v_present is not null;
-    if deduplicated then
-        id := v_present;
-        if dedup_key is not null then
-            perform postrow.tap(queue, tenant);  -- who found the message locked by this transaction looks again at its end
-        end if;
-        return;
-    end if;
+    deduplicated := false;
     insert into postrow.message (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by,
         available_at, max_attempts, target, target_until, subject, group_key, dedup_key, expires_at, parent_id, hops)
     values (tenant, id, queue, priority, payload, headers, v_now, postrow.caller(),
@@ -272,25 +276,28 @@ $$
 
 -- next
 -- Puts many messages into a queue that differ in their payloads alone: one JSON value a line, as JSON Lines files have it
--- (a line feed within a JSON text is always escaped). A third faster than enqueue_many: nothing is wrapped and taken
--- out again, and the ids are made twice and not carried along. The options are those of enqueue that can hold for many.
--- Gives what enqueue_many gives, in order. Raises what enqueue raises; 22P02 for a line that is not JSON.
+-- (a line feed within a JSON text is always escaped). In 0.6 of the time of enqueue_many: nothing is wrapped and taken out
+-- again, and no row is given for each. The options are those of enqueue that can hold for many.
+-- Gives how many they are, and the first one's id; the others' follow one by one: the id of message n, from 1, is
+-- first_id + n - 1, as a number. No message: 0, and no id. Raises what enqueue raises; 22P02 for a line that is not JSON.
 create or replace function postrow.enqueue_lines(
     queue text, payloads text, tenant text default 'default', priority int default 0,
     delay interval default null, available_at timestamptz default null, max_attempts int default null,
     target text default null, target_for interval default null, subject text default null,
     group_key text default null, expires_at timestamptz default null, headers jsonb default null,
-    parent_id uuid default null, hops int default 0
-) returns table (n int, id uuid, deduplicated boolean)
+    parent_id uuid default null, hops int default 0, out first_id uuid, out messages int
+)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
 as $$
 #variable_conflict use_column
 declare
-    v_now     timestamptz := postrow.clock();
-    v_us      bigint := (date_part('epoch', v_now) * 1000000)::bigint;
-    v_by      text := postrow.caller();
-    v_random  uuid := gen_random_uuid();
-    v_count   int;
+    v_now    timestamptz := postrow.clock();
+    v_by     text := postrow.caller();
+    -- Ids that differ in their last eight digits alone, which count up: a UUIDv7's random part may (RFC 9562, section
+    -- 6.2). They begin with 1 to 7: so they are eight, and no list is so long that they come to their end.
+    v_id     text := postrow.uuid7_at((date_part('epoch', v_now) * 1000000)::bigint, gen_random_uuid());
+    v_head   text := left(v_id, 28);
+    v_tail   bigint := (('x' || right(v_id, 8))::bit(32)::bigint & x'6fffffff'::bigint) + x'10000000'::bigint;
 begin
     perform postrow.check_message(queue, tenant, priority, delay, available_at, max_attempts, target,
         target_for, subject, group_key, null, null, null, expires_at, headers);
@@ -303,22 +310,24 @@ begin
     end if;
     insert into postrow.message (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by,
         available_at, max_attempts, target, target_until, subject, group_key, behind, expires_at, parent_id, hops)
-    select enqueue_lines.tenant, postrow.uuid7_at(v_us + l.n, v_random), enqueue_lines.queue,
+    select enqueue_lines.tenant, (v_head || to_hex(v_tail + l.n))::uuid, enqueue_lines.queue,
         enqueue_lines.priority, l.line::jsonb, enqueue_lines.headers, l.stamp, v_by, l.due,
         enqueue_lines.max_attempts, enqueue_lines.target, l.due + enqueue_lines.target_for,
         enqueue_lines.subject, enqueue_lines.group_key, enqueue_lines.group_key is not null and l.n > 1,
         enqueue_lines.expires_at, enqueue_lines.parent_id, enqueue_lines.hops
     from (
-        select p.line, p.n, s.stamp,
-            greatest(coalesce(enqueue_lines.available_at, s.stamp + enqueue_lines.delay), s.stamp) as due
-        from string_to_table(enqueue_lines.payloads, E'\n') with ordinality p(line, n),
-            lateral (select v_now + p.n * interval '1 microsecond' as stamp) s
+        select p.line, p.n, p.stamp,
+            greatest(coalesce(enqueue_lines.available_at, p.stamp + enqueue_lines.delay), p.stamp) as due
+        from (
+            select s.line, s.n, v_now + s.n * interval '1 microsecond' as stamp
+            from string_to_table(enqueue_lines.payloads, E'\n') with ordinality s(line, n)
+            offset 0  -- or the sum is made at each place where its result is used
+        ) p
     ) l;
-    get diagnostics v_count = row_count;
-    if v_count > 0 then
+    get diagnostics messages = row_count;
+    if messages > 0 then
+        first_id := (v_head || to_hex(v_tail + 1))::uuid;
         perform postrow.tap(queue, tenant);
     end if;
-    return query
-    select i, postrow.uuid7_at(v_us + i, v_random), false from generate_series(1, v_count) i;
 end
 $$
