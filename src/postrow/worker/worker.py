@@ -249,7 +249,7 @@ class Worker:
             listener = Listener(
                 Database(self._listen_dsn) if self._listen_dsn else database,
                 weather,
-                connected=claimer.look_everywhere,
+                connected=claimer.listening,
                 tapped=claimer.tapped,
             )
             keep("listener", listener.run)
