@@ -20,7 +20,7 @@
 -- None is sent with `set postrow.tap = off` (two-phase commit refuses NOTIFY), none while the notify queue is half full:
 -- a hint must never fail a commit.
 --
--- A cell's bits, from the high ones: 18 of the queue's hash; 1 `known`: committed, as somebody has found out; 26 of milliseconds,
+-- A cell's bits, from the high ones: 1 unused, so that nothing overflows; 17 of the queue's hash; 1 `known`: committed, as somebody has found out; 26 of milliseconds,
 -- until when it is relied on when committed; 15 of the transaction's number; 1 unused; 1 `busy`; 2 of the count. So one subtraction
 -- compares hash, known and time. Most calls end there: plpgsql sets up each operator anew in each transaction, and with
 -- twice as many this took a tenth of an enqueue. Internal.
@@ -45,14 +45,14 @@ begin
     end if;
     v_last := pg_sequence_last_value(('postrow.tap_' || (hashtext(tap.queue) & 31))::regclass);
     if pg_try_advisory_xact_lock_shared(1886613367, hashtext(tap.queue) & 31)
-        and (v_last - ((hashtext(tap.queue) >> 14)::bigint << 46)
+        and ((v_last # ((hashtext(tap.queue) >> 15)::bigint << 46))
             - (((date_part('epoch', clock_timestamp()) * 1000)::bigint & 67108863) << 19)) >> 23 = 4194304
     then
         return;
     end if;
 
     v_cell := ('postrow.tap_' || (hashtext(tap.queue) & 31))::regclass;
-    v_mark := (hashtext(tap.queue) >> 14)::bigint;
+    v_mark := (hashtext(tap.queue) >> 15)::bigint;
     v_now := (date_part('epoch', clock_timestamp()) * 1000)::bigint & 67108863;
     v_mine := pg_current_xact_id()::text::bigint;
     if v_last >> 46 = v_mark then

@@ -371,7 +371,8 @@ create type postrow.swept as (step text collate "C", done int, more boolean)
 do $$
 begin
     for n in 0..31 loop
-        execute format('create unlogged sequence postrow.tap_%s minvalue -9223372036854775808 start 0', n);
+        execute format('create unlogged sequence postrow.tap_%s minvalue -4611686018427387904 maxvalue 4611686018427387903 '
+            'start 0', n);
     end loop;
 end
 $$
