@@ -1,5 +1,6 @@
 """When a worker looks again after a tap."""
 
+import itertools
 import math
 
 import pytest
@@ -67,7 +68,7 @@ def test_while_a_transaction_that_kept_its_tap_back_is_open_the_pauses_double_up
     look.heard()
     open_until = at.now + 4.0
     found = times(look, at, kept_back=lambda: at.now < open_until)
-    pauses = [later - sooner for sooner, later in zip(found, found[1:], strict=False)]
+    pauses = [later - sooner for sooner, later in itertools.pairwise(found)]
     assert max(pauses) < 1.001
     assert found[-1] >= 4.0
     assert len(found) < 14

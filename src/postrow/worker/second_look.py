@@ -1,4 +1,4 @@
-"""When to look again for messages whose taps were kept back, since another one was on its way (sql/functions/30_tap.sql)."""
+"""When to look again after a tap, for messages that kept theirs back as that one was on its way (30_tap.sql)."""
 
 from __future__ import annotations
 
