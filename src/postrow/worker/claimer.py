@@ -28,7 +28,10 @@ BATCH = 500  # messages in one claim
 MAX_BYTES = 32_000_000  # of payload text in one claim
 KEEN = 0.002  # seconds until the next look, for a tap's window after one that found work and left slots free
 HELD_UP = 0.02  # seconds until the next look, when the acker is behind, or groups are
-ASK_EVERY = 5.0  # seconds between looks whether the handler is still the queue's consumer
+ASK_EVERY = (
+    5.0  # seconds between looks whether the handler is still the queue's consumer, while there is something to claim
+)
+ASK_IDLE_EVERY = 15.0  # the same, when there is nothing
 IDLE_AFTER = 60.0  # seconds without work, after which the poll interval is five times as long
 # times the worker's concurrency, and 2,000: outcomes that wait to be written before it claims no more, and messages
 # that wait for others of their groups before it claims one by one
@@ -213,12 +216,17 @@ class Claimer:
             self._short = self._short or count >= limit
         return found, full
 
+    async def _consumes(self, conn: psycopg.AsyncConnection[Any], feed: Feed) -> bool:
+        """Whether the handler is the queue's consumer still; asked for now and then."""
+        every = ASK_EVERY if feed.lanes.ready or feed.replaced_by is not None else ASK_IDLE_EVERY
+        if time.monotonic() - feed.asked_at > every:
+            feed.registered(await execute_async(conn, fleet.consumers(feed.consumer.queue.name)))
+        return feed.replaced_by is None
+
     async def _claim(self, conn: psycopg.AsyncConnection[Any], feed: Feed, limit: int) -> int:
         consumer, lanes = feed.consumer, feed.lanes
         name = consumer.queue.name
-        if time.monotonic() - feed.asked_at > ASK_EVERY:
-            feed.registered(await execute_async(conn, fleet.consumers(name)))
-        if feed.replaced_by is not None:
+        if not await self._consumes(conn, feed):
             return 0
         tapped_at, feed.tapped_at = feed.tapped_at, None
         if feed.second_look.due_at <= time.monotonic():
@@ -233,6 +241,8 @@ class Claimer:
                 time.monotonic() - began,
             )
             feed.second_look.took(time.monotonic() - began)
+            if not await self._consumes(conn, feed):
+                return 0
         chosen, per_lane = lanes.choose(limit, feed.others)
         if not chosen:
             return 0

@@ -95,6 +95,11 @@ class Lanes:
         now = time.monotonic()
         return now >= self._next_look or now >= self._due_at
 
+    @property
+    def ready(self) -> bool:
+        """Whether there is a lane to claim from."""
+        return bool(self._ready)
+
     def looked(self, lanes: list[Lane], took: float) -> None:
         """What a discovery found, in how many seconds. The next is due in 20 times that: a twentieth of the time.
 

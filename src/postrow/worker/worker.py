@@ -254,7 +254,7 @@ class Worker:
             )
             keep("listener", listener.run)
         if self._sweep:
-            keep("sweeper", Sweeper(database, weather, meter=telemetry.meter).run)
+            keep("sweeper", Sweeper(database, weather, worker=self._id, meter=telemetry.meter).run)
         if self._schedule:
             keep("scheduler", Scheduler(database, weather).run)
         say_wiring(self._app, self.consumers, worker=self.name)

@@ -19,7 +19,7 @@ begin
             array['enqueue', 'enqueue_many', 'enqueue_lines', 'publish', 'once']),
         (array['postrow_worker', 'postrow_admin'],
             array['claim', 'claim_lanes', 'lanes', 'taps_kept_back', 'release_claim', 'free_groups', 'ack', 'fail', 'release', 'bury', 'extend',
-                'register_consumer', 'subscribe', 'beat', 'leave', 'refuse_copy', 'sweep', 'put_schedule', 'due_schedules', 'fire']),
+                'register_consumer', 'subscribe', 'beat', 'leave', 'refuse_copy', 'sweep', 'sweep_turn', 'put_schedule', 'due_schedules', 'fire']),
         (array['postrow_worker', 'postrow_admin', 'postrow_reader'],
             array['depth', 'depth_pending', 'next_due', 'status', 'consumers', 'subscriptions', 'pauses', 'schedules',
                 'next_schedule', 'copied_from', 'doctor']),

@@ -376,3 +376,7 @@ begin
     end loop;
 end
 $$
+
+-- next
+-- Another one: which worker sweeps, and when it last did (functions/80_sweep.sql).
+create unlogged sequence postrow.sweeper minvalue 0 start 0
