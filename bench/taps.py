@@ -192,4 +192,7 @@ SMALL = {
 
 
 if __name__ == "__main__":
-    asyncio.run(be_idle(int(sys.argv[2])))
+    # not in the main thread: so no worker takes the signals, and SIGTERM ends them all
+    waiting = threading.Thread(target=lambda: asyncio.run(be_idle(int(sys.argv[2]))))
+    waiting.start()
+    waiting.join()
