@@ -154,9 +154,8 @@ def idle(server, workers=200, settle=75, seconds=60, processes=4):
         postmaster = int((data / "postmaster.pid").read_text(encoding="ascii").split()[0])
         started = [stack.enter_context(program("taps.py", dsn, "idle", workers // processes)) for _ in range(processes)]
         with psycopg.connect(dsn) as conn:
-            wait_until(
-                conn, "select count(*) from pg_stat_activity where application_name = 'postrow listener'", workers
-            )
+            listeners = "select count(*) from pg_stat_activity where application_name = 'postrow listener'"
+            wait_until(conn, f"select ({listeners}) >= {workers}", expected=True)
         time.sleep(settle)
         began = time.monotonic()
         served = server_seconds(postmaster)

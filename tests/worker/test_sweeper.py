@@ -70,7 +70,7 @@ def test_a_turn_is_kept_by_who_had_it_and_passed_on_when_it_is_over(db):
     db.rows("select setval('postrow.sweeper', 0)")
     assert [turn(first), turn(second), turn(first)] == [True, False, True]
 
-    db.rows("select setval('postrow.sweeper', last_value - (2500::bigint << 21)) from postrow.sweeper")
+    db.rows("select setval('postrow.sweeper', last_value - (3000::bigint << 21)) from postrow.sweeper")
     assert [turn(second), turn(first)] == [True, False]
 
     db.rows("select postrow.leave(%s)", [first])
