@@ -31,7 +31,7 @@ HELD_UP = 0.02  # seconds until the next look, when the acker is behind, or grou
 ASK_EVERY = (
     5.0  # seconds between looks whether the handler is still the queue's consumer, while there is something to claim
 )
-ASK_IDLE_EVERY = 15.0  # the same, when there is nothing
+ASK_IDLE_EVERY = 60.0  # the same, when there is nothing
 IDLE_AFTER = 60.0  # seconds without work, after which the poll interval is five times as long
 # times the worker's concurrency, and 2,000: outcomes that wait to be written before it claims no more, and messages
 # that wait for others of their groups before it claims one by one

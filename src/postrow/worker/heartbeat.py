@@ -27,7 +27,7 @@ from postrow.worker.slots import Slot, Slots
 log = logging.getLogger("postrow.worker")
 
 BEAT_EVERY = 5.0  # seconds between signs of life in postrow.worker
-IDLE_BEAT_EVERY = 15.0  # the same, of a worker that holds no message: nothing of it waits to be found dead
+IDLE_BEAT_EVERY = 20.0  # the same, of a worker that holds no message: nothing of it waits to be found dead
 CHUNK = 1000  # leases renewed in one call
 BLOCKED = 2.0  # seconds without a turn of the event loop that are worth a warning
 

@@ -18,9 +18,10 @@ from postrow.worker.metrics import Meter
 
 EVERY = 1.0  # seconds between looks for expired leases and targets, give or take a quarter
 # seconds between the questions of those whose turn it is not, give or take a quarter. A sweeper that has died is missed
-# after 2.5 s, so what it would have taken back comes 9 s late at most, and 3 s in a large fleet. That each of 200
-# workers sweeps, or asks, every second would cost a seventh of a core, or a fiftieth.
-ASK_EVERY = 5.0
+# after 2.5 s, so what it would have taken back comes 15 s late at most, and 3 s in a large fleet; its own leases have
+# longer to go, as a rule. That each of 200 workers sweeps, or asks, every second would cost a seventh of a core, or a
+# fiftieth.
+ASK_EVERY = 10.0
 FIRST_ASK = 2.6  # until the second question: the one that had the last turn may just have died
 FULL_EVERY = 15  # of which one does all steps
 # seconds after an outage until the first sweep: heartbeats come back within 5, and then renew leases that have ended

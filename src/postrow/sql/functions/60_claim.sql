@@ -10,8 +10,7 @@ set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 as $$
 #variable_conflict use_column
 declare
-    v_now     timestamptz := postrow.clock();
-    v_paused  text[] := (postrow.claim_rules(lanes.queue)).paused;
+    v_now  timestamptz := postrow.clock();
 begin
     return query
     with recursive free as (
@@ -37,7 +36,8 @@ begin
     )
     select u.tenant, u.priority, min(u.available_at) <= v_now, min(u.available_at)
     from (select * from free union all select * from targeted) u
-    where v_paused is null or not (u.tenant = any (v_paused) or '*' = any (v_paused))
+    -- asked once, and only if there is a lane
+    where not array['*', u.tenant] && coalesce((select (postrow.claim_rules(lanes.queue)).paused), '{}')
     group by u.tenant, u.priority order by u.tenant, u.priority;
 end
 $$
