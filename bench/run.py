@@ -8,7 +8,6 @@ import argparse
 import json
 import os
 import re
-import shutil
 import statistics
 import subprocess
 import sys
@@ -23,11 +22,14 @@ import late
 import order
 import plots
 import psycopg
+import taps
 from bed import PAYLOAD, backlog, database, drained, fill, wait_until, worker
 from handles import compare
 
 import postrow
 from postrow.embedded import Server
+
+SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "4GB", "max_connections": "1300"}  # of 200 idle workers
 
 PGBENCH_SCRIPT = """
 select coalesce(array_agg(c.tenant), '{}') as t, coalesce(array_agg(c.id), '{}') as i,
@@ -38,22 +40,13 @@ select count(*) from postrow.ack(':t', ':i', ':k', wait => false);
 """
 
 
-def pgbench(server):
-    found = shutil.which("pgbench", path=f"{server.bin_dir}:{os.environ['PATH']}") or next(
-        (str(path) for path in sorted(Path("/usr/lib/postgresql").glob("*/bin/pgbench"))), None
-    )
-    if found is None:
-        raise SystemExit("pgbench is missing: apt-get install postgresql-contrib")
-    return found
-
-
 def drained_by_pgbench(server, dsn, count):
     """The same messages through the same functions, without a worker: one pgbench client."""
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
         script.write(PGBENCH_SCRIPT)
         script.flush()
         done = subprocess.run(
-            [pgbench(server), "-n", "-c", "1", "-t", str(count // 500), "-f", script.name, dsn],
+            [taps.pgbench(server), "-n", "-c", "1", "-t", str(count // 500), "-f", script.name, dsn],
             capture_output=True,
             text=True,
             check=True,
@@ -184,7 +177,7 @@ def handles(server, **numbers):
 
 
 WORKLOADS = {"drain": drain, "bulk": bulk, "latency": latency, "scheduled": scheduled, "held": held, "handles": handles}
-WORKLOADS |= flow.WORKLOADS | order.WORKLOADS | late.WORKLOADS
+WORKLOADS |= flow.WORKLOADS | order.WORKLOADS | late.WORKLOADS | taps.WORKLOADS
 SMALL = {  # numbers of a smoke run
     "drain": {"count": 2000},
     "latency": {"seconds": 1},
@@ -194,8 +187,9 @@ SMALL = {  # numbers of a smoke run
     **flow.SMALL,
     **order.SMALL,
     **late.SMALL,
+    **taps.SMALL,
 }
-ONCE = {"held", "scheduled", *flow.WORKLOADS, *late.WORKLOADS}  # minutes long: they compare within themselves
+ONCE = {"held", "scheduled", "rare", "idle", *flow.WORKLOADS, *late.WORKLOADS}  # minutes long: they compare within themselves
 
 
 def main():
@@ -214,7 +208,7 @@ def main():
         for name in flow.WORKLOADS:
             numbers[name]["draw"] = partial(plots.save, folder=options.plots)
     results = {}
-    with Server(bin_dir=options.bin, settings={"shared_buffers": "256MB", "max_wal_size": "4GB"}) as server:
+    with Server(bin_dir=options.bin, settings=SETTINGS) as server:
         for turn in range(1 if options.smoke else options.runs):
             for name in names:
                 if turn and name in ONCE:

@@ -191,10 +191,18 @@ def test_enqueue_works_in_a_transaction_that_goes_on_writing_after_a_refusal(pg)
     assert pg.find("message", pg.put())
 
 
-def test_the_schema_owns_no_sequence(pg):
-    # a sequence has a ceiling, and is burnt by every insert that does nothing
+def test_nothing_is_numbered_by_a_sequence(pg):
+    # a sequence has a ceiling, and is burnt by every insert that does nothing; unlogged ones are memory cells
     owned = pg.query(
         "select relname from pg_catalog.pg_class "
-        "where relnamespace = 'postrow'::pg_catalog.regnamespace and relkind = 'S'"
+        "where relnamespace = 'postrow'::pg_catalog.regnamespace and relkind = 'S' and relpersistence <> 'u'"
     )
     assert owned == []
+    assert (
+        pg.query(
+            "select from pg_catalog.pg_attrdef d join pg_catalog.pg_class c on c.oid = d.adrelid "
+            "where c.relnamespace = 'postrow'::pg_catalog.regnamespace "
+            "and pg_catalog.pg_get_expr(d.adbin, d.adrelid) like '%nextval%'"
+        )
+        == []
+    )

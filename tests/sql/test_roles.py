@@ -41,6 +41,7 @@ PUBLIC_API = {  # function: (roles, a call of it)
         {"queue": "q", "tenants": ["default"], "priorities": [0], "afters": [None], "per_lane": 5, "limit": 5},
     ),
     "lanes": ({WORKER, ADMIN}, {"queue": "q", "worker": "w1"}),
+    "taps_kept_back": ({WORKER, ADMIN}, {"queue": "q"}),
     "release_claim": ({WORKER, ADMIN}, {"token": ID}),
     "ack": ({WORKER, ADMIN}, FENCE),
     "fail": ({WORKER, ADMIN}, {**FENCE, "errors": ["x"]}),
@@ -58,6 +59,7 @@ PUBLIC_API = {  # function: (roles, a call of it)
     "adopt": ({ADMIN}, {}),
     "doctor": ({WORKER, ADMIN, READER}, {}),
     "sweep": ({WORKER, ADMIN}, {}),
+    "sweep_turn": ({WORKER, ADMIN}, {"worker": ID}),
     "depth": ({WORKER, ADMIN, READER}, {"queue": "q"}),
     "depth_pending": ({WORKER, ADMIN, READER}, {"queue": "q"}),
     "next_due": ({WORKER, ADMIN, READER}, {"queue": "q"}),
@@ -78,6 +80,7 @@ TABLES = (
     *("message", "history", "dead_letter", "seen", "subscription", "pause", "schedule", "consumer", "bucket"),
     *("worker", "home", "setting", "migration", "function_file"),
 )
+CELLS = ("sweeper", *(f"tap_{n}" for n in range(32)))  # sequences that are memory cells, of nobody's concern
 DONE = {"00000", "PW009"}  # allowed; and no such dead letter
 READS_NO_TABLE = {"clock", "schema_version"}
 READS_AS_THE_CALLER = {"consumer_of", "setting"}  # for roles that may read the tables
@@ -183,7 +186,16 @@ def test_the_list_of_tables_is_whole(pg):
         "and c.relkind in ('r', 'p', 'v', 'm', 'S') and not c.relispartition"
     )
 
-    assert {row.relname for row in rows} == set(TABLES)
+    assert {row.relname for row in rows} == {*TABLES, *CELLS}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_role_reads_or_sets_a_memory_cell(pg, role):
+    pg.query(f"set local role {role}")
+    for cell in ("sweeper", "tap_7"):
+        for statement in (f"select last_value from postrow.{cell}", f"select setval('postrow.{cell}', 1)"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege), pg.conn.transaction():
+                pg.query(statement)
 
 
 def test_a_role_without_a_grant_does_not_even_see_the_schema(pg):

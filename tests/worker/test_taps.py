@@ -1,6 +1,8 @@
 """How a worker learns of new messages: taps, looks, due times."""
 
 import asyncio
+import math
+import re
 import threading
 import time
 from pathlib import Path
@@ -253,7 +255,8 @@ def test_a_message_that_a_producer_holds_back_is_asked_for_less_and_less_and_tak
     original = claimer_module.execute_async
 
     async def counted(conn, op, **options):
-        asked.append(time.monotonic())
+        if "claim_lanes" in op.sql:
+            asked.append(time.monotonic())
         return await original(conn, op, **options)
 
     monkeypatch.setattr(claimer_module, "execute_async", counted)
@@ -268,9 +271,134 @@ def test_a_message_that_a_producer_holds_back_is_asked_for_less_and_less_and_tak
         producer.execute("select postrow.enqueue('q', '2', dedup_key => 'k')")
         db.rows("select postrow.resume('q')")
         start(poll_interval=30.0)
-        # two calls a look: in a loop without a pause it would be hundreds in a second
+        # in a loop without a pause it would be hundreds in a second
         wait_for(lambda: len(asked) > 20)
         assert asked[20] - asked[0] > 0.5
         assert done == []
         producer.commit()
         wait_for(lambda: done)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What the claimer asks the database, in a list: the function's name and the queue."""
+    calls = []
+    original = claimer_module.execute_async
+
+    async def counted(conn, op, **options):
+        calls.append((re.search(r"postrow\.(\w+)\(\$", op.sql)[1], op.params[0]))
+        return await original(conn, op, **options)
+
+    monkeypatch.setattr(claimer_module, "execute_async", counted)
+    monkeypatch.setattr(claimer_module, "ASK_EVERY", 3600)
+    return calls
+
+
+@pytest.fixture
+def heard(monkeypatch):
+    """The taps that the listener has given to the claimer, in a list."""
+    taps = []
+    original = claimer_module.Claimer.tapped
+
+    def tapped(self, queue, tenant):
+        original(self, queue, tenant)
+        taps.append((queue, tenant))
+
+    monkeypatch.setattr(claimer_module.Claimer, "tapped", tapped)
+    return taps
+
+
+def at_rest(running, asked, wait_for):
+    """No feed of the worker owes a look, and the claimer has asked nothing for half a second."""
+    state = [len(asked), time.monotonic()]
+
+    def still():
+        owed = [feed.second_look.due_at for feed in running.worker._parts.claimer._feeds]
+        if state[0] != len(asked) or min(owed) < math.inf:
+            state[:] = [len(asked), time.monotonic()]
+        return time.monotonic() - state[1] > 0.5
+
+    wait_for(still, what="the claimer to rest")
+
+
+@pytest.mark.usefixtures("seen")
+def test_a_tap_for_another_queue_makes_a_worker_ask_nothing(db, start, wait_for, asked, heard):
+    running = start(poll_interval=60)
+    listening(db, wait_for)
+    at_rest(running, asked, wait_for)
+    del asked[:]
+    for n in range(50):
+        db.rows("select pg_notify('postrow', %s)", [f"other t{n}"])
+        db.put(queue="another", tenant=f"t{n}")
+    wait_for(lambda: ("other", "t49") in heard)
+    at_rest(running, asked, wait_for)
+    assert asked == []
+
+
+def test_a_tap_for_one_queue_of_a_worker_makes_it_claim_from_no_other(app, db, start, wait_for, asked, seen, heard):
+    @app.queue("r").consumer()
+    async def handle(message):
+        seen[message.payload] = time.monotonic()
+
+    running = start(poll_interval=60)
+    listening(db, wait_for)
+    at_rest(running, asked, wait_for)
+    del asked[:]
+    for n in range(20):
+        db.put(queue="q", payload=n)
+        wait_for(lambda n=n: n in seen)
+    at_rest(running, asked, wait_for)
+    assert heard
+    assert {function for function, queue in asked if queue == "r"} <= {"lanes"}  # now and then
+    assert sum(queue == "r" for _, queue in asked) < 10 < sum(queue == "q" for _, queue in asked)
+
+
+def test_a_message_of_another_tenant_whose_tap_was_kept_back_is_found_by_the_second_look(db, start, wait_for, seen):
+    start(poll_interval=60)
+    listening(db, wait_for)
+    db.put(payload="known", tenant="known")
+    wait_for(lambda: "known" in seen)
+    for n in range(5):
+        with psycopg.connect(db.dsn) as quiet:
+            quiet.execute("set local postrow.tap = off")
+            quiet.execute("select postrow.enqueue('q', to_jsonb(%s::text), tenant => %s)", [f"quiet {n}", f"t{n}"])
+        db.rows("select pg_notify('postrow', 'q known')")
+        wait_for(lambda n=n: f"quiet {n}" in seen, deadline=10)
+
+
+def test_a_consumer_of_one_tenant_looks_again_after_a_tap_of_another(app, db, start, wait_for):
+    """Its own tap may have been kept back for that one."""
+    done = []
+
+    @app.queue("mine").consumer(tenant="acme")
+    async def handle(message):
+        done.append(message.payload)
+
+    start(poll_interval=60)
+    listening(db, wait_for)
+    with psycopg.connect(db.dsn) as quiet:
+        quiet.execute("set local postrow.tap = off")
+        quiet.execute("select postrow.enqueue('mine', '1', tenant => 'acme')")
+    db.rows("select pg_notify('postrow', 'mine other')")
+    wait_for(lambda: done, deadline=10)
+
+
+def test_a_message_that_is_committed_long_after_its_tap_was_kept_back_is_found_soon(
+    db, start, wait_for, seen, asked, heard
+):
+    """Its transaction holds the lock that a tap kept back takes, and no other tap comes: the poll would be a minute."""
+    running = start(poll_interval=60)
+    listening(db, wait_for)
+    with psycopg.connect(db.dsn) as late:
+        late.execute("set local postrow.tap = off")
+        late.execute("select pg_advisory_xact_lock_shared(1886613367, hashtext('q') & 31)")
+        late.execute("select postrow.enqueue('q', '\"late\"')")
+        db.put(payload="tap")
+        wait_for(lambda: "tap" in seen)
+        before = len(asked)
+        wait_for(lambda: asked[before:].count(("taps_kept_back", "q")) >= 4)  # beyond the near and the far look
+        assert "late" not in seen
+        late.commit()
+    wait_for(lambda: "late" in seen, deadline=10)
+    assert ("q", "default") in heard
+    at_rest(running, asked, wait_for)  # then it sleeps

@@ -90,6 +90,11 @@ def _read_steps(rows: Sequence[Row]) -> list[SweepStep]:
     return [SweepStep(*row) for row in rows]
 
 
+def sweep_turn(worker: UUID) -> Op[bool]:
+    """Whether it is this worker's turn to sweep."""
+    return Op("select postrow.sweep_turn($1::uuid)", (worker,), single)
+
+
 def sweep(step: str | None = None, *, limit: int = 1000) -> Op[list[SweepStep]]:
     """One step of the sweep, or each once; no rows when another sweeps."""
     return Op("select step, done, more from postrow.sweep($1::text, $2::int)", (step, limit), _read_steps)

@@ -12,13 +12,14 @@ from uuid import UUID, uuid4
 import psycopg
 
 from postrow.drivers.psycopg3 import execute_async
-from postrow.ops import claims, fleet
+from postrow.ops import claims, fleet, taps
 from postrow.queues import Consumer
 from postrow.worker.acker import Acker
 from postrow.worker.connections import Database, Weather
 from postrow.worker.executor import Executor
 from postrow.worker.lanes import TAP_WINDOW, Lanes
 from postrow.worker.metrics import Meter
+from postrow.worker.second_look import SecondLook
 from postrow.worker.slots import Slot, runs
 
 log = logging.getLogger("postrow.worker")
@@ -27,7 +28,10 @@ BATCH = 500  # messages in one claim
 MAX_BYTES = 32_000_000  # of payload text in one claim
 KEEN = 0.002  # seconds until the next look, for a tap's window after one that found work and left slots free
 HELD_UP = 0.02  # seconds until the next look, when the acker is behind, or groups are
-ASK_EVERY = 5.0  # seconds between looks whether the handler is still the queue's consumer
+ASK_EVERY = (
+    5.0  # seconds between looks whether the handler is still the queue's consumer, while there is something to claim
+)
+ASK_IDLE_EVERY = 60.0  # the same, when there is nothing
 IDLE_AFTER = 60.0  # seconds without work, after which the poll interval is five times as long
 # times the worker's concurrency, and 2,000: outcomes that wait to be written before it claims no more, and messages
 # that wait for others of their groups before it claims one by one
@@ -37,9 +41,10 @@ UNWRITTEN = 4
 class Feed:
     """One consumer with what the claimer remembers of its queue."""
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: Consumer, poll_interval: float) -> None:
         self.consumer = consumer
         self.lanes = Lanes()
+        self.second_look = SecondLook(poll_interval)
         self.asked_at = float("-inf")  # who consumes the queue
         self.replaced_by: str | None = None
         self.others: frozenset[str] = frozenset()  # tenants with another handler of their own
@@ -81,7 +86,7 @@ class Claimer:
         meter: Meter | None = None,
     ) -> None:
         self._database = database
-        self._feeds = [Feed(consumer) for consumer in consumers]
+        self._feeds = [Feed(consumer, poll_interval) for consumer in consumers]
         self._executor = executor
         self._acker = acker
         self._weather = weather
@@ -94,7 +99,6 @@ class Claimer:
         self._unanswered: dict[UUID, str] = {}  # tokens of claims whose answer never came, with their queue
         self._stopping = False
         self._short = False  # of slots: a consumer had none free, or its claim filled them
-        self._look_at = float("inf")
         self._worked_at = time.monotonic()
 
     def stop(self) -> None:
@@ -103,9 +107,12 @@ class Claimer:
         self._wake.set()
 
     def tapped(self, queue: str, tenant: str) -> None:
-        """A tap: look now, and once more when the window in which taps are held back has passed."""
+        """A tap: look now, and again when messages whose taps were kept back may be there, of any tenant."""
         for feed in self._feeds:
-            if queue in (feed.consumer.queue.name, "*") and (tenant == "*" or feed.consumer.tenant in ("*", tenant)):
+            if queue not in (feed.consumer.queue.name, "*"):
+                continue
+            feed.second_look.heard()
+            if tenant == "*" or feed.consumer.tenant in ("*", tenant):
                 if "*" in (queue, tenant):
                     feed.lanes.look_again()  # resumed, or another consumer, perhaps with other limits
                     feed.lanes.made_room()
@@ -114,8 +121,13 @@ class Claimer:
                     feed.tapped_at = feed.tapped_at or time.monotonic()
                 if feed.consumer.max_in_flight is not None:
                     feed.lanes.made_room()  # it may be for that
-                self._look_at = time.monotonic() + TAP_WINDOW
-                self._wake.set()
+            self._wake.set()
+
+    def listening(self) -> None:
+        """Taps can be heard (again); what came before needs a look, also what relied on a tap that was missed."""
+        for feed in self._feeds:
+            feed.second_look.heard()
+        self.look_everywhere()
 
     def look_everywhere(self) -> None:
         """Discover the lanes of every queue, now."""
@@ -206,14 +218,23 @@ class Claimer:
             self._short = self._short or count >= limit
         return found, full
 
+    async def _consumes(self, conn: psycopg.AsyncConnection[Any], feed: Feed) -> bool:
+        """Whether the handler is the queue's consumer still; asked for now and then."""
+        every = ASK_EVERY if feed.lanes.ready or feed.replaced_by is not None else ASK_IDLE_EVERY
+        if time.monotonic() - feed.asked_at > every:
+            feed.registered(await execute_async(conn, fleet.consumers(feed.consumer.queue.name)))
+        return feed.replaced_by is None
+
     async def _claim(self, conn: psycopg.AsyncConnection[Any], feed: Feed, limit: int) -> int:
         consumer, lanes = feed.consumer, feed.lanes
         name = consumer.queue.name
-        if time.monotonic() - feed.asked_at > ASK_EVERY:
-            feed.registered(await execute_async(conn, fleet.consumers(name)))
-        if feed.replaced_by is not None:
+        if not await self._consumes(conn, feed):
             return 0
         tapped_at, feed.tapped_at = feed.tapped_at, None
+        if feed.second_look.due_at <= time.monotonic():
+            # before the look: what is open no more by then, the look sees
+            feed.second_look.looks(kept_back=await execute_async(conn, taps.kept_back(name)))
+            lanes.look_again()
         if lanes.wants_look:
             began = time.monotonic()
             seen = await execute_async(conn, claims.lanes(name, worker=self._worker), binary=True)
@@ -221,6 +242,9 @@ class Claimer:
                 [lane for lane in seen if consumer.tenant in ("*", lane.tenant) and lane.tenant not in feed.others],
                 time.monotonic() - began,
             )
+            feed.second_look.took(time.monotonic() - began)
+            if not await self._consumes(conn, feed):
+                return 0
         chosen, per_lane = lanes.choose(limit, feed.others)
         if not chosen:
             return 0
@@ -294,17 +318,16 @@ class Claimer:
             idle = now - self._worked_at > IDLE_AFTER
             pause = self._poll_interval * (5 if idle else 1)
             pause = min(pause, *(feed.lanes.due_in for feed in self._feeds))
-            pause = max(0.0, min(pause, self._look_at - now))
             asked = [feed for feed in self._feeds if self._free(feed) > 0 and feed.replaced_by is None]
             held = min((feed.lanes.held_for for feed in asked), default=pause)
             if held < pause:  # by a limit: its lanes are known
                 pause, discover = held, False
+            second = min((feed.second_look.due_at for feed in asked), default=now + pause)
+            if second - now < pause:  # of one queue, and not of all
+                pause, discover = max(0.0, second - now), False
         try:
             async with asyncio.timeout(pause):
                 await self._wake.wait()
         except TimeoutError:
             if discover and pause > KEEN:
                 self.look_everywhere()
-        if time.monotonic() >= self._look_at:
-            self._look_at = float("inf")
-            self.look_everywhere()

@@ -27,6 +27,7 @@ from postrow.worker.slots import Slot, Slots
 log = logging.getLogger("postrow.worker")
 
 BEAT_EVERY = 5.0  # seconds between signs of life in postrow.worker
+IDLE_BEAT_EVERY = 20.0  # the same, of a worker that holds no message: nothing of it waits to be found dead
 CHUNK = 1000  # leases renewed in one call
 BLOCKED = 2.0  # seconds without a turn of the event loop that are worth a warning
 
@@ -66,7 +67,7 @@ class Heartbeat:
         self._loop = asyncio.get_running_loop()
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
-        self._next_beat = 0.0
+        self._next_beat = self._next_idle_beat = 0.0
         self._asked_loop: float | None = None  # when a turn was asked for that has not come yet
         self._warned_at = 0.0
         self._wishes: dict[Slot, float] = {}  # leases that handlers asked for while their rows were locked
@@ -106,7 +107,7 @@ class Heartbeat:
         while not self._stopping.is_set():
             try:
                 with self._database.connect_sync("heartbeat") as conn:
-                    self._next_beat = 0.0
+                    self._next_beat = self._next_idle_beat = 0.0
                     self._serve(conn, backoff)
             except DATABASE_ERRORS as error:
                 self._weather.failed("heartbeat", error)
@@ -129,8 +130,9 @@ class Heartbeat:
             for lease, due in _by_lease(self._slots.due()):
                 for start in range(0, len(due), CHUNK):
                     self._renew(conn, due[start : start + CHUNK], lease)
-            if time.monotonic() >= self._next_beat:
+            if time.monotonic() >= (self._next_beat if len(self._slots) else self._next_idle_beat):
                 self._next_beat = time.monotonic() + BEAT_EVERY
+                self._next_idle_beat = time.monotonic() + IDLE_BEAT_EVERY
                 execute(conn, self._beat())
                 self._weather.fine("heartbeat")
                 backoff.reset()

@@ -17,7 +17,7 @@ SLOW = 0.005  # seconds that a claim took over what its rows account for: it wal
 SLOW_GROUPED = 0.02  # the same, where the queue has groups: sorting them out takes longer, whatever was walked
 FIXED_ROWS = 25  # a claim's fixed cost, in rows
 MOST_LANES = 256  # in one claim
-TAP_WINDOW = 0.022  # seconds after a tap in which the next one may have been held back
+TAP_WINDOW = 0.022  # seconds after a find in which the next message may come without a tap of its own
 AGING = 20  # of so many claims that have a choice, one begins with the last priority
 LOCKED_FIRST = 0.002  # seconds until the next look at a lane of which nothing was to be had ...
 LOCKED_MOST = 0.25  # ... and at most, doubling
@@ -94,7 +94,12 @@ class Lanes:
     def wants_look(self) -> bool:
         """Whether lanes should be discovered now."""
         now = time.monotonic()
-        return not self._ready or now >= self._next_look or now >= self._due_at
+        return now >= self._next_look or now >= self._due_at
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a lane to claim from."""
+        return bool(self._ready)
 
     def looked(self, lanes: list[Lane], took: float) -> None:
         """What a discovery found, in how many seconds. The next is due in 20 times that: a twentieth of the time.

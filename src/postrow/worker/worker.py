@@ -250,12 +250,12 @@ class Worker:
             listener = Listener(
                 Database(self._listen_dsn) if self._listen_dsn else database,
                 weather,
-                connected=claimer.look_everywhere,
+                connected=claimer.listening,
                 tapped=claimer.tapped,
             )
             keep("listener", listener.run)
         if self._sweep:
-            keep("sweeper", Sweeper(database, weather, meter=telemetry.meter).run)
+            keep("sweeper", Sweeper(database, weather, worker=self._id, meter=telemetry.meter).run)
         if self._schedule:
             keep("scheduler", Scheduler(database, weather).run)
         say_wiring(self._app, self.consumers, worker=self.name)

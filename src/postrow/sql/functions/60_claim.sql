@@ -1,15 +1,16 @@
 -- The lanes of a queue that have free messages, by a loose index scan: about 15 microseconds a lane, however deep.
 -- `ready`: its first message is due now; `next_due`: when that is. With `worker`, also lanes that hold only
 -- messages targeted at it. Who calls it: workers, on a deep pass. Locks nothing.
+-- With a kept plan, unlike claims: without sorts only one index gives each step's order, so no statistics can mislead it, and
+-- planning took four fifths of the time for an empty queue, which idle workers ask about all day.
 create or replace function postrow.lanes(queue text, worker text default null)
 returns table (tenant text, priority smallint, ready boolean, next_due timestamptz)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 as $$
 #variable_conflict use_column
 declare
-    v_now     timestamptz := postrow.clock();
-    v_paused  text[] := (postrow.claim_rules(lanes.queue)).paused;
+    v_now  timestamptz := postrow.clock();
 begin
     return query
     with recursive free as (
@@ -35,7 +36,8 @@ begin
     )
     select u.tenant, u.priority, min(u.available_at) <= v_now, min(u.available_at)
     from (select * from free union all select * from targeted) u
-    where v_paused is null or not (u.tenant = any (v_paused) or '*' = any (v_paused))
+    -- asked once, and only if there is a lane
+    where not array['*', u.tenant] && coalesce((select (postrow.claim_rules(lanes.queue)).paused), '{}')
     group by u.tenant, u.priority order by u.tenant, u.priority;
 end
 $$

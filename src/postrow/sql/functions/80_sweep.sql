@@ -336,3 +336,24 @@ begin
     end loop;
 end
 $$
+
+-- next
+-- Whether it is this worker's turn to sweep: it had the last one, or that was more than 2.5 s ago. One of a fleet sweeps each second,
+-- and the others only ask now and then; the sweep itself costs 200 idle workers more than all else that they do. Two that
+-- ask at the same moment may both be told so, until one asks again: that is harmless. Who had the last turn stands in a memory
+-- cell as those of taps do (30_tap.sql): 41 bits of milliseconds, 21 of the worker's id. Who calls it: workers. Locks nothing.
+create or replace function postrow.sweep_turn(worker uuid) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_last  bigint := pg_sequence_last_value('postrow.sweeper'::regclass);
+    v_now   bigint := (date_part('epoch', clock_timestamp()) * 1000)::bigint;
+    v_mine  bigint := hashtext(sweep_turn.worker::text) & 2097151;
+begin
+    if v_last & 2097151 <> v_mine and v_now - (v_last >> 21) between 0 and 2500 then
+        return false;
+    end if;
+    perform setval('postrow.sweeper'::regclass, (v_now << 21) | v_mine);
+    return true;
+end
+$$

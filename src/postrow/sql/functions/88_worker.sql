@@ -17,12 +17,15 @@ end
 $$
 
 -- next
--- A worker says that it has stopped.
+-- A worker says that it has stopped. If it was its turn to sweep, another one has it now.
 create or replace function postrow.leave(id uuid) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
     delete from postrow.worker w where w.id = leave.id;
+    if pg_sequence_last_value('postrow.sweeper'::regclass) & 2097151 = hashtext(leave.id::text) & 2097151 then
+        perform setval('postrow.sweeper'::regclass, 0);
+    end if;
 end
 $$

@@ -365,3 +365,19 @@ create type postrow.claimed as (
 -- next
 -- What a step of the sweep did.
 create type postrow.swept as (step text collate "C", done int, more boolean)
+
+-- next
+-- Memory cells for the last taps (functions/30_tap.sql): set at once, seen by all sessions, never rolled back, no WAL; a
+-- crash forgets them. Nothing is numbered by them.
+do $$
+begin
+    for n in 0..31 loop
+        execute format('create unlogged sequence postrow.tap_%s minvalue -4611686018427387904 maxvalue 4611686018427387903 '
+            'start 0', n);
+    end loop;
+end
+$$
+
+-- next
+-- Another one: which worker sweeps, and when it last did (functions/80_sweep.sql).
+create unlogged sequence postrow.sweeper minvalue 0 start 0

@@ -1,0 +1,53 @@
+"""When to look again after a tap, for messages that kept theirs back as that one was on its way (30_tap.sql)."""
+
+from __future__ import annotations
+
+import math
+import time
+
+NEAR = 0.018  # seconds after a tap that was heard: 16 ms for which others relied on it once it was committed
+# seconds after it, too: others may have relied on a later one, asked for within 100 ms, and that for 40 ms, and it was
+# rolled back
+FAR = 0.145
+SHARE = 20  # times what the last discovery took: a twentieth of the time
+
+
+class SecondLook:
+    """The looks that a worker owes a queue after a tap: a near one, a far one, and more while a transaction stays open.
+
+    A tap does not put off a near look that is owed already: under a stream of taps there is one each 18 ms.
+    """
+
+    def __init__(self, longest: float) -> None:
+        """`longest`: seconds between looks while a transaction that kept its tap back stays open; they double."""
+        self._longest = longest
+        self._near = math.inf
+        self._far = math.inf
+        self._pause = NEAR
+        self._rests_until = -math.inf
+
+    def heard(self) -> None:
+        """A tap of the queue was heard, or may have been missed."""
+        now = time.monotonic()
+        self._near = min(self._near, now + NEAR)
+        self._far = now + FAR
+        self._pause = NEAR
+
+    @property
+    def due_at(self) -> float:
+        """When the next is due, by time.monotonic(); infinity where none is owed."""
+        return max(min(self._near, self._far), self._rests_until)
+
+    def looks(self, *, kept_back: bool) -> None:
+        """A look begins; `kept_back`: a transaction that is still open may need another one after its end."""
+        now = time.monotonic()
+        if now >= self._far:
+            self._far = math.inf
+        self._near = math.inf
+        if kept_back:
+            self._near = now + self._pause
+            self._pause = min(self._pause * 2, self._longest)
+
+    def took(self, seconds: float) -> None:
+        """So long took a discovery of the queue's lanes."""
+        self._rests_until = time.monotonic() + SHARE * seconds
