@@ -3,7 +3,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -12,7 +11,6 @@ import psycopg
 import pytest
 
 from postrow.cli import main
-from postrow.embedded.launch import free_ports
 
 
 @dataclass
@@ -136,43 +134,5 @@ class Database:
 
 @pytest.fixture
 def db(committed):
-    with psycopg.connect(committed, autocommit=True) as conn:
+    with psycopg.connect(committed, autocommit=True, prepare_threshold=None) as conn:
         yield Database(conn)
-
-
-@pytest.fixture
-def bouncer(reachable, wait_for):
-    """Starts PgBouncer before a database: bouncer(dsn, mode) gives the DSN of the way through it."""
-    program = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-    if program is None:
-        pytest.skip("there is no pgbouncer: apt-get install pgbouncer")
-    started = []
-
-    def start(dsn, mode, **settings):
-        to = psycopg.conninfo.conninfo_to_dict(dsn)
-        port = next(free_ports())
-        config = reachable / f"pgbouncer-{port}.ini"
-        lines = {"listen_addr": "127.0.0.1", "listen_port": port, "unix_socket_dir": "", "auth_type": "any"}
-        lines |= {"pool_mode": mode, **settings}
-        target = " ".join(f"{key}={to[key]}" for key in ("host", "port", "user", "password"))
-        config.write_text(
-            f"[databases]\n{to['dbname']} = {target}\n[pgbouncer]\n"
-            + "".join(f"{name} = {value}\n" for name, value in lines.items())
-        )
-        as_nobody = ["-u", "nobody"] if os.geteuid() == 0 else []  # it refuses to be root
-        process = subprocess.Popen([program, "-q", *as_nobody, config], stderr=subprocess.DEVNULL)
-        started.append(process)
-        way = f"postgresql://{to['user']}:x@127.0.0.1:{port}/{to['dbname']}"
-
-        def ready():
-            assert process.poll() is None, "pgbouncer has ended"
-            with suppress(psycopg.OperationalError), psycopg.connect(way):
-                return True
-
-        wait_for(ready, what="pgbouncer")
-        return way
-
-    yield start
-    for process in started:
-        process.terminate()
-        process.wait(20)
