@@ -10,7 +10,15 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from pgbouncer import POOLED, bouncer, pytest_collection_modifyitems, way  # noqa: F401  # fixtures, and a hook
+from pgbouncer import (  # noqa: F401  # fixtures, and a hook
+    POOLED,
+    _pooler,
+    bouncer,
+    direct,
+    forget_sessions,
+    pytest_collection_modifyitems,
+    way,
+)
 from psycopg.pq import TransactionStatus
 from psycopg.rows import namedtuple_row
 from psycopg.types.json import Jsonb
@@ -93,7 +101,7 @@ def shared_dsn(server, template, way):
 
 @pytest.fixture(scope="session")
 def _conn(shared_dsn):
-    with psycopg.connect(shared_dsn, prepare_threshold=PREPARE) as conn:
+    with psycopg.connect(shared_dsn) as conn:
         yield conn
 
 
@@ -159,7 +167,7 @@ class Session:
 
     def __init__(self, dsn, name):
         self.name = name
-        self.conn = psycopg.connect(dsn, autocommit=True, application_name=name, prepare_threshold=PREPARE)
+        self.conn = psycopg.connect(dsn, autocommit=True, application_name=name)
         self.conn.execute("set search_path = ''")
         self.pid = self.conn.info.backend_pid
         self._monitor = psycopg.connect(dsn, autocommit=True, prepare_threshold=None)
@@ -221,8 +229,9 @@ class _Running:
 
 
 @pytest.fixture
-def sessions(committed):
+def sessions(committed, forget_sessions):
     """Makes named sessions on the shared database: sessions('w1')."""
+    forget_sessions(committed)
     made = []
 
     def make(name):
@@ -249,6 +258,7 @@ class Functions:
 
     def __init__(self, conn):
         self.conn = conn
+        conn.prepare_threshold = PREPARE
 
     def query(self, statement, params=None):
         """The rows of a statement, as named tuples."""
