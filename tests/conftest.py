@@ -1,3 +1,4 @@
+# ruff: noqa: F811  # parameters that are called as the fixtures imported here
 """One private server a test process; isolation by rollback where it is true, by a database where it is not."""
 
 import os
@@ -168,7 +169,8 @@ class Session:
     def __init__(self, dsn, name):
         self.name = name
         self.conn = psycopg.connect(dsn, autocommit=True, application_name=name)
-        self.conn.execute("set search_path = ''")
+        if not POOLED:  # there it would be set for others, too
+            self.conn.execute("set search_path = ''")
         self.pid = self.conn.info.backend_pid
         self._monitor = psycopg.connect(dsn, autocommit=True, prepare_threshold=None)
 

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from postrow import migrate
-from postrow.cli import checks
+from postrow.drivers import pooling
 from postrow.sql import SCHEMA_VERSION, functions
 
 pytestmark = pytest.mark.slow
@@ -249,7 +249,7 @@ def test_a_pooler_in_session_mode_is_fine(run, committed, bouncer):
 
 
 def test_a_pooler_that_has_no_connection_left_does_not_make_the_doctor_wait(run, committed, bouncer, monkeypatch):
-    monkeypatch.setattr(checks, "PATIENCE", 0.3)
+    monkeypatch.setattr(pooling, "PATIENCE", 0.3)
     found = finding(run, "pooler", dsn=bouncer(committed, "session", default_pool_size=1).dsn())
     assert found["level"] == "warning"
     assert "whose mode cannot be told" in found["detail"]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
+from pgbouncer import POOLED
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import namedtuple_row
 from psycopg.types.json import Jsonb
@@ -22,6 +23,8 @@ class Running:
     """A worker that runs on a thread."""
 
     def __init__(self, app, **options):
+        if POOLED and options.get("transport") != "poll":
+            options.setdefault("listen_dsn", Running.direct(app.dsn))
         options.setdefault("name", "w1")
         options.setdefault("poll_interval", 0.2)
         options.setdefault("grace", 5.0)
@@ -65,7 +68,9 @@ class Database:
     def __init__(self, dsn, admin_dsn):
         self.dsn = dsn
         self.name = conninfo_to_dict(dsn)["dbname"]
-        self.conn = psycopg.connect(dsn, autocommit=True, row_factory=namedtuple_row, application_name="the test")
+        self.conn = psycopg.connect(
+            dsn, autocommit=True, row_factory=namedtuple_row, application_name="the test", prepare_threshold=None
+        )
         self.admin = psycopg.connect(admin_dsn, autocommit=True)
 
     def rows(self, statement, params=None):
@@ -159,19 +164,20 @@ class Database:
 
 
 @pytest.fixture(scope="session")
-def _worker_db(server, template):
+def _worker_db(server, template, way):
     """One database for all of these tests of a process: making one takes longer than most of them."""
     name = "test_workers"
     with psycopg.connect(server.dsn(), autocommit=True) as conn:
         conn.execute(f"create database {name} template {template}")
-    it = Database(server.dsn(name), server.dsn())
+    it = Database(way(name), server.dsn())
     yield it
     it.close()
 
 
 @pytest.fixture
-def db(_worker_db, emptied):
+def db(_worker_db, emptied, forget_sessions):
     """A database that no worker is connected to, and that is emptied at the end."""
+    forget_sessions(_worker_db.dsn)
     yield _worker_db
     wait_for_end = time.monotonic() + 20
     while _worker_db.backends() and time.monotonic() < wait_for_end:
@@ -188,9 +194,10 @@ def app(db):
 
 
 @pytest.fixture
-def start_on():
+def start_on(direct):
     """Starts workers of an app on threads; each is stopped at the end, and has ended then without an error."""
     started = []
+    Running.direct = staticmethod(direct)
 
     def begin(app, **options):
         started.append(Running(app, **options))
