@@ -65,12 +65,10 @@ class Running:
 class Database:
     """What tests ask the database, and do to it, on a connection of their own."""
 
-    def __init__(self, dsn, admin_dsn):
+    def __init__(self, dsn, own_dsn, admin_dsn):
         self.dsn = dsn
         self.name = conninfo_to_dict(dsn)["dbname"]
-        self.conn = psycopg.connect(
-            dsn, autocommit=True, row_factory=namedtuple_row, application_name="the test", prepare_threshold=None
-        )
+        self.conn = psycopg.connect(own_dsn, autocommit=True, row_factory=namedtuple_row, application_name="the test")
         self.admin = psycopg.connect(admin_dsn, autocommit=True)
 
     def rows(self, statement, params=None):
@@ -169,7 +167,7 @@ def _worker_db(server, template, way):
     name = "test_workers"
     with psycopg.connect(server.dsn(), autocommit=True) as conn:
         conn.execute(f"create database {name} template {template}")
-    it = Database(way(name), server.dsn())
+    it = Database(way(name), server.dsn(name), server.dsn())
     yield it
     it.close()
 
@@ -180,7 +178,7 @@ def db(_worker_db, emptied, forget_sessions):
     forget_sessions(_worker_db.dsn)
     yield _worker_db
     wait_for_end = time.monotonic() + 20
-    while _worker_db.backends() and time.monotonic() < wait_for_end:
+    while not POOLED and _worker_db.backends() and time.monotonic() < wait_for_end:
         time.sleep(0.005)  # a server's processes end a moment after their clients
     emptied(_worker_db.conn)
     _worker_db.rows("reset all")
