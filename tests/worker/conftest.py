@@ -137,6 +137,9 @@ class Database:
         return [pid for (pid,) in found]
 
     def terminate(self, part=""):
+        if POOLED and not part:  # sessions bear the name of whoever used them last
+            others = "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s and pid <> %s"
+            self.admin.execute(others, [self.name, self.conn.info.backend_pid])
         for pid in self.backends(part):
             self.admin.execute("select pg_terminate_backend(%s)", [pid])
 
@@ -145,16 +148,20 @@ class Database:
         """The database takes no connections, and has none."""
         self.admin.execute(f"alter database {self.name} allow_connections false")
         self.terminate()
-        yield
-        self.admin.execute(f"alter database {self.name} allow_connections true")
+        try:
+            yield
+        finally:
+            self.admin.execute(f"alter database {self.name} allow_connections true")
 
     @contextmanager
     def read_only(self):
         """Each session of a worker can only read, old and new ones."""
         self.admin.execute(f"alter database {self.name} set default_transaction_read_only = on")
         self.terminate()
-        yield
-        self.admin.execute(f"alter database {self.name} reset default_transaction_read_only")
+        try:
+            yield
+        finally:
+            self.admin.execute(f"alter database {self.name} reset default_transaction_read_only")
 
     def close(self):
         self.conn.close()
