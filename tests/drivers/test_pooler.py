@@ -3,7 +3,7 @@
 import asyncpg
 import psycopg
 import pytest
-from pgbouncer import POOLED
+from pgbouncer import POOLED, prepares, program
 
 import postrow
 
@@ -13,7 +13,7 @@ NOTE = "Prepare none: connect with prepare_threshold=None (psycopg) or statement
 
 @pytest.fixture
 def pooler(bouncer, committed):
-    return bouncer(committed)
+    return bouncer(committed, **({"max_prepared_statements": 0} if program() and prepares() else {}))
 
 
 def test_psycopgs_error_has_a_note_of_what_to_set(pooler, stored):

@@ -48,7 +48,8 @@ class Listener:
         self._weather.fine("listener")
         log.warning(
             "no taps: a pooler in transaction mode is before the database, and LISTEN hears nothing through it. "
-            "Messages are found by looking, each poll interval. Give --listen-dsn a direct DSN, or choose transport poll"
+            "Messages are found by looking, each poll interval. Give --listen-dsn a "
+            "direct DSN, or choose --transport poll"
         )
         await asyncio.Event().wait()
 
