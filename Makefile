@@ -8,7 +8,7 @@ SLOW   := slow or crash or plan or mutation or package
 DEBIAN_PG := $(firstword $(wildcard /usr/lib/postgresql/15/bin) $(lastword $(sort $(wildcard /usr/lib/postgresql/*/bin))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-debian check format bench checksums package ci clean
+.PHONY: help setup demo test test-all test-debian test-pooler check format bench checksums package ci clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -47,6 +47,9 @@ test-debian: setup ## all tests but the package's, on Debian's Postgres instead 
 	POSTROW_TEST_BIN=$(DEBIAN_PG) $(PYTEST) -n 2 -m "not ($(SLOW))"
 	POSTROW_TEST_BIN=$(DEBIAN_PG) $(PYTEST) -n 2 -m "slow or plan or crash"
 
+test-pooler: setup ## the tests of drivers, worker and commands, through PgBouncer in transaction mode (a minute)
+	POSTROW_TEST_POOLER=1 $(PYTEST) -n 2 -m "not ($(SLOW))" tests/drivers/test_conformance.py tests/worker tests/cli
+
 check: setup ## format, lint, types, floors
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -71,6 +74,7 @@ ci: ## everything, from a clean clone: installs what it needs
 	$(MAKE) check
 	$(MAKE) test-all
 	$(MAKE) test-debian
+	$(MAKE) test-pooler
 
 clean: ## remove what the commands made
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

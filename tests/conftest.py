@@ -1,21 +1,33 @@
+# ruff: noqa: F811  # parameters that are called as the fixtures imported here
 """One private server a test process; isolation by rollback where it is true, by a database where it is not."""
 
 import os
 import threading
 import time
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
+from pgbouncer import (  # noqa: F401  # fixtures, and a hook
+    POOLED,
+    _pooler,
+    bouncer,
+    direct,
+    forget_sessions,
+    pytest_collection_modifyitems,
+    way,
+)
+from psycopg.pq import TransactionStatus
 from psycopg.rows import namedtuple_row
 from psycopg.types.json import Jsonb
 
 from postrow import migrate
 from postrow.embedded import Server
 
+PREPARE = None if POOLED else 5  # after how many times psycopg prepares a statement; 5 is its default
 DEADLINE = 20.0  # seconds: how long a test waits for a thing that should come at once on an idle machine
 
 
@@ -58,33 +70,33 @@ def template(server):
 
 
 @contextmanager
-def _database(server, template):
+def _database(server, template, way):
     name = f"test_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server.dsn(), autocommit=True) as conn:
         conn.execute(f"create database {name} template {template}")
-    yield server.dsn(name)
+    yield way(name)
     with psycopg.connect(server.dsn(), autocommit=True) as conn:
         conn.execute(f"drop database {name} with (force)")
 
 
 @pytest.fixture
-def database(server, template):
+def database(server, template, way):
     """The DSN of a migrated database of this test's own: for LISTEN, DDL, crash and migration tests."""
-    with _database(server, template) as dsn:
+    with _database(server, template, way) as dsn:
         yield dsn
 
 
 @pytest.fixture
-def empty_database(server):
+def empty_database(server, way):
     """The DSN of a database without a schema of ours."""
-    with _database(server, "template0") as dsn:
+    with _database(server, "template0", way) as dsn:
         yield dsn
 
 
 @pytest.fixture(scope="session")
-def shared_dsn(server, template):
+def shared_dsn(server, template, way):
     """The DSN of a database that tests share: they roll back, or use `committed`, which cleans up."""
-    with _database(server, template) as dsn:
+    with _database(server, template, way) as dsn:
         yield dsn
 
 
@@ -162,10 +174,12 @@ class Session:
     """A named database session on a thread of its own, so that one can wait while another goes on."""
 
     def __init__(self, dsn, name):
+        self.name = name
         self.conn = psycopg.connect(dsn, autocommit=True, application_name=name)
-        self.conn.execute("set search_path = ''")
+        if not POOLED:  # there it would be set for others, too
+            self.conn.execute("set search_path = ''")
         self.pid = self.conn.info.backend_pid
-        self._monitor = psycopg.connect(dsn, autocommit=True)
+        self._monitor = psycopg.connect(dsn, autocommit=True, prepare_threshold=None)
 
     def run(self, statement, params=None):
         """Run a statement and give its rows."""
@@ -178,8 +192,11 @@ class Session:
 
     def blocked(self):
         """Whether this session waits for a lock now."""
+        which, value = ("application_name", self.name) if POOLED else ("pid", self.pid)  # a pooler makes up a pid
         row = self._monitor.execute(
-            "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s", [self.pid]
+            "select bool_or(wait_event_type = 'Lock') from pg_stat_activity "
+            f"where {which} = %s and datname = current_database()",
+            [value],
         ).fetchone()
         return bool(row and row[0])
 
@@ -221,8 +238,9 @@ class _Running:
 
 
 @pytest.fixture
-def sessions(committed):
+def sessions(committed, forget_sessions):
     """Makes named sessions on the shared database: sessions('w1')."""
+    forget_sessions(committed)
     made = []
 
     def make(name):
@@ -249,6 +267,7 @@ class Functions:
 
     def __init__(self, conn):
         self.conn = conn
+        conn.prepare_threshold = PREPARE
 
     def query(self, statement, params=None):
         """The rows of a statement, as named tuples."""
@@ -331,7 +350,17 @@ class Actor(Functions):
     def __init__(self, session):
         super().__init__(session.conn)
         self.session = session
+        self._impatient = False
         session.conn.row_factory = namedtuple_row
+
+    def query(self, statement, params=None):
+        if not self._impatient or statement.split()[0] in {"begin", "commit", "rollback"}:
+            return super().query(statement, params)
+        # not for the session: through a pooler that is another's, too
+        alone = self.conn.info.transaction_status == TransactionStatus.IDLE
+        with self.conn.transaction() if alone else nullcontext():
+            super().query("set local lock_timeout = '100ms'")
+            return super().query(statement, params)
 
     def begin(self, mode=""):
         self.query(f"begin {mode}")
@@ -358,7 +387,7 @@ class Actor(Functions):
 
     def impatient(self):
         """From now on a statement of this session fails if it waits for a lock."""
-        self.query("set lock_timeout = '100ms'")
+        self._impatient = True
         return self
 
 

@@ -11,6 +11,7 @@ from uuid import UUID
 from weakref import WeakSet
 
 from postrow import embedded
+from postrow.dsn import read
 from postrow.durations import Duration, text, whole
 from postrow.durations import name as a_name
 from postrow.errors import BadArgumentError, ConsumerConflictError
@@ -44,12 +45,14 @@ class App:
 
     Args:
         dsn: a Postgres DSN or URL; `embedded:` for a private server with its data in the user's data directory,
-            `embedded:/folder` for one with its data there. Default: the environment's POSTROW_DSN.
+            `embedded:/folder` for one with its data there. Default: the environment's POSTROW_DSN. `?pgbouncer=true` at
+            the end of a URL says that a pooler in transaction mode is in between.
     """
 
     def __init__(self, dsn: str | None = None) -> None:
         self._given = None if dsn is None else text("dsn", dsn)
         self._resolved: str | None = None
+        self._pooled = False
         self._server: embedded.Server | None = None
         self._lock = threading.Lock()
         self._sender: Sender | None = None
@@ -61,7 +64,7 @@ class App:
 
     @property
     def dsn(self) -> str:
-        """The DSN to connect with; the first look starts the embedded server if it names one.
+        """The DSN to connect with, as libpq takes it; the first look starts the embedded server if it names one.
 
         Raises:
             BadArgumentError: none was given, nor is POSTROW_DSN set.
@@ -75,8 +78,19 @@ class App:
                         "no database is given",
                         hint=f"Set {DSN_VARIABLE}, or write App('postgresql://...') or App('embedded:').",
                     )
-                self._resolved, self._server = embedded.resolve(given)
+                plain, self._pooled = read(given)
+                self._resolved, self._server = embedded.resolve(plain)
             return self._resolved
+
+    @property
+    def pooled(self) -> bool:
+        """Whether the DSN says `pgbouncer=true`. A worker then prepares no statements, and finds messages by looking.
+
+        Raises:
+            BadArgumentError: as for `dsn`.
+            EmbeddedServerError: as for `dsn`.
+        """
+        return bool(self.dsn) and self._pooled
 
     @overload
     def queue(self, name: str) -> Queue[Any]: ...

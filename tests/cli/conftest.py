@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tempfile
 import termios
-from contextlib import suppress
 from dataclasses import dataclass
 from fcntl import ioctl
 from pathlib import Path
@@ -15,7 +14,6 @@ import psycopg
 import pytest
 
 from postrow.cli import main
-from postrow.embedded.launch import free_ports
 
 
 @dataclass
@@ -162,51 +160,5 @@ class Database:
 
 @pytest.fixture
 def db(committed):
-    with psycopg.connect(committed, autocommit=True) as conn:
+    with psycopg.connect(committed, autocommit=True, prepare_threshold=None) as conn:
         yield Database(conn)
-
-
-@pytest.fixture
-def bouncer(reachable, wait_for):
-    """Starts PgBouncer before a database: bouncer(dsn, mode) gives the DSN of the way through it."""
-    program = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-    if program is None:
-        pytest.skip("there is no pgbouncer: apt-get install pgbouncer")
-    started = []
-
-    def start(dsn, mode, **settings):
-        return next(filter(None, (on(port, dsn, mode, settings) for port in free_ports())))
-
-    def on(port, dsn, mode, settings):
-        """The way through it, or None where another has had the port first."""
-        to = psycopg.conninfo.conninfo_to_dict(dsn)
-        config, log = (reachable / f"pgbouncer-{port}.{kind}" for kind in ("ini", "log"))
-        lines = {"listen_addr": "127.0.0.1", "listen_port": port, "unix_socket_dir": "", "auth_type": "any"}
-        lines |= {"pool_mode": mode, **settings}
-        target = " ".join(f"{key}={to[key]}" for key in ("host", "port", "user", "password"))
-        config.write_text(
-            f"[databases]\n{to['dbname']} = {target}\n[pgbouncer]\n"
-            + "".join(f"{name} = {value}\n" for name, value in lines.items())
-        )
-        as_nobody = ["-u", "nobody"] if os.geteuid() == 0 else []  # it refuses to be root
-        with log.open("wb") as said:
-            process = subprocess.Popen([program, *as_nobody, config], stderr=said)
-        started.append(process)
-        way = f"postgresql://{to['user']}:x@127.0.0.1:{port}/{to['dbname']}"
-
-        def ready():
-            if process.poll() is not None:
-                return True
-            with suppress(psycopg.OperationalError), psycopg.connect(way):
-                return True
-
-        wait_for(ready, what="pgbouncer")
-        if process.poll() is None:
-            return way
-        assert "Address already in use" in log.read_text(), log.read_text()
-        return None
-
-    yield start
-    for process in started:
-        process.terminate()
-        process.wait(20)

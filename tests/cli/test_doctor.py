@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from postrow import migrate
-from postrow.cli import checks
+from postrow.drivers import pooling
 from postrow.sql import SCHEMA_VERSION, functions
 
 pytestmark = pytest.mark.slow
@@ -225,7 +225,7 @@ def test_a_table_that_is_locked_makes_no_doctor_hang(run, committed):
 
 
 def test_a_pooler_in_transaction_mode_is_a_warning(run, committed, bouncer):
-    way = bouncer(committed, "transaction")
+    way = bouncer(committed, "transaction").dsn()
     found = finding(run, "pooler", dsn=way)
     assert (found["level"], found["code"]) == ("warning", 0)
     assert found["detail"] == "the connection goes through a pooler in transaction mode"
@@ -233,7 +233,7 @@ def test_a_pooler_in_transaction_mode_is_a_warning(run, committed, bouncer):
 
 
 def test_a_pooler_that_hands_out_its_connections_in_turn_is_found_out_too(run, committed, bouncer):
-    way = bouncer(committed, "transaction", server_round_robin=1, min_pool_size=5)
+    way = bouncer(committed, "transaction", server_round_robin=1, min_pool_size=5).dsn()
     assert finding(run, "pooler", dsn=way)["detail"] == "the connection goes through a pooler in transaction mode"
 
 
@@ -246,26 +246,26 @@ def test_a_pooler_that_has_two_connections_and_hands_them_out_in_turn_is_found_o
 
 
 def test_a_pooler_in_statement_mode_is_a_problem(run, committed, bouncer):
-    found = finding(run, "pooler", dsn=bouncer(committed, "statement"))
+    found = finding(run, "pooler", dsn=bouncer(committed, "statement").dsn())
     assert (found["level"], found["code"]) == ("problem", 1)
     assert found["detail"] == "the connection goes through a pooler that allows no transactions"
 
 
 def test_a_pooler_in_session_mode_is_fine(run, committed, bouncer):
-    found = finding(run, "pooler", dsn=bouncer(committed, "session"))
+    found = finding(run, "pooler", dsn=bouncer(committed, "session").dsn())
     assert (found["level"], found["detail"]) == ("ok", "the connection goes through a pooler in session mode")
 
 
 def test_a_pooler_that_has_no_connection_left_does_not_make_the_doctor_wait(run, committed, bouncer, monkeypatch):
-    monkeypatch.setattr(checks, "PATIENCE", 0.3)
-    found = finding(run, "pooler", dsn=bouncer(committed, "session", default_pool_size=1))
+    monkeypatch.setattr(pooling, "PATIENCE", 0.3)
+    found = finding(run, "pooler", dsn=bouncer(committed, "session", default_pool_size=1).dsn())
     assert found["level"] == "warning"
     assert "whose mode cannot be told" in found["detail"]
 
 
 def test_a_listener_behind_the_pooler_that_it_warns_of_hears_nothing(committed, bouncer, db):
     # the reason for the warning
-    with psycopg.connect(bouncer(committed, "transaction"), autocommit=True) as deaf:
+    with psycopg.connect(bouncer(committed, "transaction").dsn(), autocommit=True) as deaf:
         deaf.execute("listen postrow")
         with psycopg.connect(committed, autocommit=True) as direct:
             direct.execute("listen postrow")

@@ -137,6 +137,7 @@ def test_a_file_that_is_not_there_is_one_line(run, tmp_path):
     assert (found.code, found.err) == (2, f"postrow: {tmp_path}/nosuch: No such file or directory\n")
 
 
+@pytest.mark.session("the session that it ends is one of others, too")
 def test_a_lost_connection_says_which_lines_are_in_doubt(start, db, feed, wait_for):
     loading = start("enqueue", "emails", "-", "--batch", "2", stdin=subprocess.PIPE)
     feed(loading, "1\n2\n")

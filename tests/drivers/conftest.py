@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 import sqlalchemy as sa
 import sqlmodel
+from pgbouncer import ASYNCPG, PSYCOPG, SQLALCHEMY
 from psycopg.rows import dict_row
 from psycopg.types.string import TextLoader
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
@@ -96,7 +97,7 @@ class Psycopg(Handle):
     connection_class = psycopg.Connection
 
     async def open(self, *, autocommit=False, odd=False):
-        self.handle = await done(self.connection_class.connect(self.dsn, autocommit=autocommit))
+        self.handle = await done(self.connection_class.connect(self.dsn, autocommit=autocommit, **PSYCOPG))
         self._odd(odd)
 
     def _odd(self, odd):
@@ -127,7 +128,9 @@ class PsycopgPool(Psycopg):
     pool_class = psycopg_pool.ConnectionPool
 
     async def open(self, *, autocommit=False, odd=False):
-        self.pool = self.pool_class(self.dsn, min_size=1, max_size=1, open=False, kwargs={"autocommit": autocommit})
+        self.pool = self.pool_class(
+            self.dsn, min_size=1, max_size=1, open=False, kwargs={"autocommit": autocommit, **PSYCOPG}
+        )
         await done(self.pool.open())
         self.handle = await done(self.pool.getconn())
         self._odd(odd)
@@ -149,7 +152,7 @@ class Asyncpg(Handle):
     transaction = None
 
     async def open(self, *, autocommit=False, odd=False):
-        self.handle = await asyncpg.connect(self.dsn, record_class=OddRecord if odd else asyncpg.Record)
+        self.handle = await asyncpg.connect(self.dsn, record_class=OddRecord if odd else asyncpg.Record, **ASYNCPG)
         await self._odd(odd)
         if not autocommit:
             await self.begin()
@@ -193,7 +196,7 @@ class OddRecord(asyncpg.Record):
 class AsyncpgPool(Asyncpg):
     async def open(self, *, autocommit=False, odd=False):
         self.pool = asyncpg.create_pool(
-            self.dsn, min_size=1, max_size=1, record_class=OddRecord if odd else asyncpg.Record
+            self.dsn, min_size=1, max_size=1, record_class=OddRecord if odd else asyncpg.Record, **ASYNCPG
         )
         await self.pool
         self.handle = await self.pool.acquire()
@@ -222,7 +225,7 @@ class Core(Handle):
     def engine(self, *, autocommit, odd):
         key = (self.driver, self.dsn, odd)
         if key not in ENGINES:
-            ENGINES[key] = sa.create_engine(self.url())
+            ENGINES[key] = sa.create_engine(self.url(), connect_args=SQLALCHEMY[self.driver])
             if odd:
                 self._odd(ENGINES[key])
         options = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
@@ -289,7 +292,9 @@ class AsyncCore(Core):
 
     def engine(self, *, autocommit, odd):
         options = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
-        self.own_engine = create_async_engine(self.url(), **options)  # a loop's, so not for the whole run
+        self.own_engine = create_async_engine(
+            self.url(), connect_args=SQLALCHEMY[self.driver], **options
+        )  # a loop's, so not for the whole run
         if odd:
             self._odd(self.own_engine.sync_engine)
         return self.own_engine
@@ -516,7 +521,7 @@ async def tx(connect):
 
 @pytest.fixture(scope="session")
 def _monitor(shared_dsn):
-    with psycopg.connect(shared_dsn, autocommit=True) as conn:
+    with psycopg.connect(shared_dsn, autocommit=True, prepare_threshold=None) as conn:
         yield conn
 
 

@@ -6,6 +6,7 @@ from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
+from pgbouncer import ASYNCPG
 
 import postrow
 from postrow.drivers import asyncpg as driver
@@ -22,14 +23,14 @@ from postrow.ops import produce
 
 @pytest.fixture
 async def conn(committed):
-    conn = await asyncpg.connect(committed)
+    conn = await asyncpg.connect(committed, **ASYNCPG)
     yield conn
     await conn.close()
 
 
 @pytest.fixture
 async def pool(committed):
-    async with asyncpg.create_pool(committed, min_size=1, max_size=2) as pool:
+    async with asyncpg.create_pool(committed, min_size=1, max_size=2, **ASYNCPG) as pool:
         yield pool
 
 
@@ -111,6 +112,7 @@ async def test_without_the_word_that_keeps_codecs_out_everything_else_is_the_sam
     assert stored() == [1]
 
 
+@pytest.mark.session("PgBouncer refuses search_path at the start of a connection")
 async def test_a_statement_cache_of_none_and_a_schema_that_moved_are_no_matter(committed, stored):
     conn = await asyncpg.connect(committed, statement_cache_size=0, server_settings={"search_path": ""})
     try:
@@ -160,6 +162,7 @@ async def test_a_closed_connection_is_asyncpgs_own_error(conn):
         await postrow.enqueue_many(conn, "q", [1])
 
 
+@pytest.mark.session("the process id that a pooler tells is not that of a session")
 async def test_a_connection_that_dies_in_a_list_is_asyncpgs_own_error(conn, monitor, stored, monkeypatch):
     monkeypatch.setattr(produce, "CHUNK_MESSAGES", 1)
     pid = conn.get_server_pid()
@@ -175,6 +178,7 @@ async def test_a_connection_that_dies_in_a_list_is_asyncpgs_own_error(conn, moni
     assert stored() == []
 
 
+@pytest.mark.session("the process id that a pooler tells is not that of a session")
 async def test_a_busy_connection_is_asyncpgs_own_error(conn, sessions, wait_blocked, stored):
     gate = sessions("gate")
     gate.run("select pg_advisory_lock(815)")
@@ -189,6 +193,7 @@ async def test_a_busy_connection_is_asyncpgs_own_error(conn, sessions, wait_bloc
     assert stored() == [2]
 
 
+@pytest.mark.session("the process id that a pooler tells is not that of a session")
 async def test_a_cancelled_call_leaves_the_decision_to_the_caller(conn, sessions, stored, wait_blocked):
     chosen = uuid4()
     rival = sessions("rival")
@@ -212,6 +217,7 @@ async def test_a_cancelled_call_leaves_the_decision_to_the_caller(conn, sessions
     assert stored() == ["rival"]
 
 
+@pytest.mark.session("the process id that a pooler tells is not that of a session")
 async def test_a_list_that_is_cancelled_is_taken_back_as_a_whole(conn, sessions, stored, wait_blocked, monkeypatch):
     monkeypatch.setattr(produce, "KEYED_MESSAGES", 1)
     rival = sessions("rival")

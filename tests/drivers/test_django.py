@@ -172,6 +172,7 @@ def test_what_is_no_connection_to_postgres_is_refused_with_the_next_step(django,
     assert "has Postrow's schema" in caught.value.hint
 
 
+@pytest.mark.session("the process id that a pooler tells is not that of a session")
 def test_a_lost_connection_is_djangos_own_error(shop, atomic, monitor, stored, monkeypatch):
     from django.db import InterfaceError, OperationalError
 

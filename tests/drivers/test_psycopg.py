@@ -232,6 +232,7 @@ async def until_blocked(conn, task, monitor):
         raise
 
 
+@pytest.mark.session("the process id that a pooler tells is not that of a session")
 async def test_a_cancelled_call_leaves_the_decision_to_the_caller(committed, sessions, stored):
     chosen = uuid4()
     rival = sessions("rival")
@@ -254,6 +255,7 @@ async def test_a_cancelled_call_leaves_the_decision_to_the_caller(committed, ses
     assert stored() == ["rival"]
 
 
+@pytest.mark.session("the process id that a pooler tells is not that of a session")
 async def test_a_busy_connection_in_autocommit_mode_is_refused(committed, sessions, stored):
     """What another task has going may be a transaction, or not: nobody can say."""
     gate, monitor = sessions("gate"), sessions("monitor")

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
+from pgbouncer import SQLALCHEMY
 from sqlalchemy import orm
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
@@ -31,7 +32,7 @@ class Base(orm.DeclarativeBase):
 
 class Order(Base):
     __tablename__ = "orders"
-    __table_args__ = {"schema": "pg_temp"}  # noqa: RUF012  # SQLAlchemy's way
+    __table_args__ = {"schema": "public"}  # noqa: RUF012  # SQLAlchemy's way
 
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
 
@@ -42,14 +43,14 @@ def url_of(dsn, driver):
 
 @pytest.fixture(params=["psycopg", "psycopg2"])
 def engine(request, committed):
-    engine = sa.create_engine(url_of(committed, request.param))
+    engine = sa.create_engine(url_of(committed, request.param), connect_args=SQLALCHEMY[request.param])
     yield engine
     engine.dispose()
 
 
 @pytest.fixture(params=["psycopg", "asyncpg"])
 async def async_engine(request, committed):
-    engine = create_async_engine(url_of(committed, request.param))
+    engine = create_async_engine(url_of(committed, request.param), connect_args=SQLALCHEMY[request.param])
     yield engine
     await engine.dispose()
 
@@ -58,10 +59,12 @@ async def async_engine(request, committed):
 def session(engine):
     """A session with a table of orders."""
     with orm.Session(engine) as session:
-        session.execute(sa.text("create temporary table orders (id int primary key)"))
+        session.execute(sa.text("create table public.orders (id int primary key)"))
         session.commit()
         yield session
         session.rollback()
+        session.execute(sa.text("drop table public.orders"))
+        session.commit()
 
 
 # The trap: the adapter of asyncpg sends BEGIN with its first statement. One that is sent past it is no part of the

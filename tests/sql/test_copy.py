@@ -41,6 +41,7 @@ def test_a_template_that_no_worker_has_worked_on_can_be_copied_at_will(server, d
         assert pg.value("copied_from") is None
 
 
+@pytest.mark.session("the server copies no database, and renames none, that a pooler is connected to")
 def test_a_copy_within_the_server_is_refused_until_it_is_adopted(server, database, functions_on):
     with psycopg.connect(database, autocommit=True) as conn:
         functions_on(conn).rows("refuse_copy")
@@ -59,6 +60,7 @@ def test_a_copy_within_the_server_is_refused_until_it_is_adopted(server, databas
         functions_on(conn).rows("refuse_copy")  # the original is none the wiser
 
 
+@pytest.mark.session("the server copies no database, and renames none, that a pooler is connected to")
 def test_a_database_that_is_renamed_is_no_copy(server, database, functions_on):
     with psycopg.connect(database, autocommit=True) as conn:
         functions_on(conn).rows("refuse_copy")

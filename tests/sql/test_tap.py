@@ -36,8 +36,8 @@ class Listener:
 
 
 @pytest.fixture
-def listener(committed):
-    made = Listener(committed)
+def listener(committed, direct):
+    made = Listener(direct(committed))
     yield made
     made.conn.close()
 

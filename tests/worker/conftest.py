@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import psycopg
 import pytest
+from pgbouncer import POOLED
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import namedtuple_row
 from psycopg.types.json import Jsonb
@@ -23,6 +24,8 @@ class Running:
     """A worker that runs on a thread."""
 
     def __init__(self, app, **options):
+        if POOLED and options.get("transport") != "poll":
+            options.setdefault("listen_dsn", Running.direct(app.dsn))
         options.setdefault("name", "w1")
         options.setdefault("poll_interval", 0.2)
         options.setdefault("grace", 5.0)
@@ -63,10 +66,10 @@ class Running:
 class Database:
     """What tests ask the database, and do to it, on a connection of their own."""
 
-    def __init__(self, dsn, admin_dsn):
+    def __init__(self, dsn, own_dsn, admin_dsn):
         self.dsn = dsn
         self.name = conninfo_to_dict(dsn)["dbname"]
-        self.conn = psycopg.connect(dsn, autocommit=True, row_factory=namedtuple_row, application_name="the test")
+        self.conn = psycopg.connect(own_dsn, autocommit=True, row_factory=namedtuple_row, application_name="the test")
         self.admin = psycopg.connect(admin_dsn, autocommit=True)
 
     def rows(self, statement, params=None):
@@ -135,6 +138,9 @@ class Database:
         return [pid for (pid,) in found]
 
     def terminate(self, part=""):
+        if POOLED and not part:  # sessions bear the name of whoever used them last
+            others = "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s and pid <> %s"
+            self.admin.execute(others, [self.name, self.conn.info.backend_pid])
         for pid in self.backends(part):
             self.admin.execute("select pg_terminate_backend(%s)", [pid])
 
@@ -144,16 +150,20 @@ class Database:
         self.admin.execute(f"alter database {self.name} allow_connections false")
         while self.backends():  # also those that were on their way in
             self.terminate()
-        yield
-        self.admin.execute(f"alter database {self.name} allow_connections true")
+        try:
+            yield
+        finally:
+            self.admin.execute(f"alter database {self.name} allow_connections true")
 
     @contextmanager
     def read_only(self):
         """Each session of a worker can only read, old and new ones."""
         self.admin.execute(f"alter database {self.name} set default_transaction_read_only = on")
         self.terminate()
-        yield
-        self.admin.execute(f"alter database {self.name} reset default_transaction_read_only")
+        try:
+            yield
+        finally:
+            self.admin.execute(f"alter database {self.name} reset default_transaction_read_only")
 
     def close(self):
         self.conn.close()
@@ -161,22 +171,23 @@ class Database:
 
 
 @pytest.fixture(scope="session")
-def _worker_db(server, template):
+def _worker_db(server, template, way):
     """One database for all of these tests of a process: making one takes longer than most of them."""
     name = "test_workers"
     with psycopg.connect(server.dsn(), autocommit=True) as conn:
         conn.execute(f"create database {name} template {template}")
-    it = Database(server.dsn(name), server.dsn())
+    it = Database(way(name), server.dsn(name), server.dsn())
     yield it
     it.close()
 
 
 @pytest.fixture
-def db(_worker_db, emptied):
+def db(_worker_db, emptied, forget_sessions):
     """A database that no worker is connected to, and that is emptied at the end."""
+    forget_sessions(_worker_db.dsn)
     yield _worker_db
     wait_for_end = time.monotonic() + 20
-    while _worker_db.backends() and time.monotonic() < wait_for_end:
+    while not POOLED and _worker_db.backends() and time.monotonic() < wait_for_end:
         time.sleep(0.005)  # a server's processes end a moment after their clients
     emptied(_worker_db.conn)
     _worker_db.rows("reset all")
@@ -258,9 +269,10 @@ def app(db):
 
 
 @pytest.fixture
-def start_on():
+def start_on(direct):
     """Starts workers of an app on threads; each is stopped at the end, and has ended then without an error."""
     started = []
+    Running.direct = staticmethod(direct)
 
     def begin(app, **options):
         started.append(Running(app, **options))

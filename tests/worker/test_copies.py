@@ -61,6 +61,7 @@ def test_a_worker_does_not_start_on_a_copy(own, worker, began):
     assert own.own.execute("select count(*) from postrow.consumer").fetchone() == (0,)  # and changed nothing
 
 
+@pytest.mark.session("the server renames no database that a pooler is connected to")
 def test_a_worker_whose_database_is_replaced_by_a_copy_claims_nothing_until_it_is_adopted(
     own, worker, began, wait_for, impatient, monkeypatch
 ):

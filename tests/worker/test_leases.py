@@ -133,6 +133,7 @@ def test_a_blocked_event_loop_is_said_once_and_seen_by_nobody_else(
     assert "plain def" in line
 
 
+@pytest.mark.session("it looks for the sessions of a worker's parts")
 def test_a_busy_database_is_not_taken_for_a_blocked_loop(
     app, db, start, lines, wait_for, looks, monkeypatch, sessions_on
 ):

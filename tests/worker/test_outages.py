@@ -27,6 +27,7 @@ def handled(app):
     return payloads
 
 
+@pytest.mark.session("it looks for the sessions of a worker's parts")
 def test_each_part_goes_on_after_its_session_was_terminated(db, start, wait_for, handled, lines):
     start()
     for n, part in enumerate(["claimer", "acker", "heartbeat", "listener", "sweeper", ""]):
@@ -52,6 +53,7 @@ def test_an_outage_is_survived_with_few_lines_and_what_was_committed_is_handled(
     assert 1 <= len(lines("", level=30)) <= 6
 
 
+@pytest.mark.session("it looks for the sessions of a worker's parts")
 @pytest.mark.usefixtures("impatient")
 def test_outcomes_of_an_outage_are_written_on_return_and_no_handler_runs_twice(
     app, db, start, wait_for, until, troubled
@@ -261,6 +263,7 @@ def test_a_loop_that_is_blocked_for_long_is_not_live(app, db, start, wait_for, m
     wait_for(lambda: ask(port, "/live")[0] == 200)
 
 
+@pytest.mark.session("PgBouncer lets statements wait in an outage")
 def test_an_outage_is_not_taken_for_a_blocked_loop(db, start, wait_for, handled, monkeypatch):
     monkeypatch.setattr(heartbeat_module.Backoff, "pause", lambda self: 0.5)
     running = start(health=("127.0.0.1", 0))

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from pgbouncer import POOLED
 
 pytestmark = pytest.mark.slow
 
@@ -51,11 +52,13 @@ class Process:
 
 
 @pytest.fixture
-def run(db, tmp_path):
+def run(db, tmp_path, direct):
     db.rows("create table ran (payload jsonb, attempt int, event text, at timestamptz default clock_timestamp())")
     made = []
 
     def begin(handler, *, dsn=None, **options):
+        if POOLED:
+            options["listen_dsn"] = f'"{direct(db.dsn)}"'
         made.append(Process(dsn or db.dsn, handler, tmp_path / f"{len(made)}.log", **options))
         return made[-1]
 

@@ -27,6 +27,7 @@ def ours():
     return [n for n in names if n.startswith(("postrow-handler", "postrow-heartbeat", "postrow-health", "asyncio"))]
 
 
+@pytest.mark.session("it looks for the sessions of a worker's parts")
 def test_a_worker_starts_and_stops_five_times_and_leaves_nothing_behind(app, db, start, wait_for, lines):
     seen = []
 
@@ -116,6 +117,7 @@ async def test_serve_runs_in_a_loop_of_the_callers_and_leaves_no_task(app, db, w
         id_ = db.put()
 
 
+@pytest.mark.session("it looks for the sessions of a worker's parts")
 def test_running_handlers_may_finish_and_nothing_more_is_claimed(app, db, start, wait_for, until):
     inside, may_end, seen = threading.Semaphore(0), threading.Event(), []
 
@@ -250,6 +252,7 @@ def test_a_stop_in_an_outage_ends_and_says_what_it_could_not_write(app, db, star
     assert lines("1 outcomes could not be written")
 
 
+@pytest.mark.session("PgBouncer lets statements wait in an outage")
 @pytest.mark.usefixtures("impatient")
 def test_an_idle_worker_in_an_outage_stops_at_once(app, db, start, wait_for, lines):
     @app.queue("q").consumer()
@@ -264,6 +267,7 @@ def test_an_idle_worker_in_an_outage_stops_at_once(app, db, start, wait_for, lin
     assert lines("could not be written") == []
 
 
+@pytest.mark.session("it looks for the sessions of a worker's parts")
 @pytest.mark.usefixtures("impatient")
 def test_an_outage_during_the_grace_does_not_lose_the_last_outcome(app, db, start, wait_for, until, troubled):
     inside, may_end, starts = threading.Event(), threading.Event(), []
@@ -286,6 +290,7 @@ def test_an_outage_during_the_grace_does_not_lose_the_last_outcome(app, db, star
     assert db.history(id_).attempt == 1
 
 
+@pytest.mark.session("it looks for the sessions of a worker's parts")
 def test_a_claim_that_waits_for_a_lock_does_not_hold_up_the_stop(app, db, start, wait_for, monkeypatch):
     from postrow.worker import worker
 

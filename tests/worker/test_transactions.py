@@ -301,6 +301,7 @@ def test_a_block_that_is_ended_by_rollback_settles_nothing_and_the_handlers_retu
     assert db.live() == 0
 
 
+@pytest.mark.session("what a handler sets for its session is set for strangers there")
 @pytest.mark.parametrize("kind", ["async", "sync"])
 def test_what_one_handler_sets_is_none_of_the_next_ones(app, db, start, wait_for, kind):
     seen = []

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import make_conninfo
 
 from postrow import migrate
-from postrow.drivers.psycopg3 import execute, execute_async
+from postrow.drivers import pooling
+from postrow.drivers.psycopg3 import execute
 from postrow.errors import LockNotAvailableError, PrivilegeError, SchemaMismatchError
 from postrow.models import Finding
 from postrow.ops import doctor
 from postrow.sql import SCHEMA_VERSION, functions
 
-PATIENCE = 3.0  # seconds for a statement of the second connection: a pooler that has none free lets it wait for minutes
 NAMED = 10  # files in a sentence
 HINT = "Run: postrow migrate"
 
@@ -65,58 +63,25 @@ def schema(conn: psycopg.Connection[Any], present: tuple[int, int] | None) -> Fi
 
 
 def pooler(conn: psycopg.Connection[Any]) -> Finding:
-    """Whether the connection goes through a pooler in transaction mode, where LISTEN hears nothing.
-
-    A pooler answers the start of a connection itself, with a process id that it makes up. One in transaction mode gives
-    our server process to the next who comes, and us another.
-    """
-    if conn.info.backend_pid == execute(conn, doctor.backend_pid()):
+    """Whether the connection goes through a pooler in transaction mode, where LISTEN hears nothing."""
+    way = asyncio.run(pooling.way(conn, execute(conn, doctor.backend_pid())))
+    if way == "direct":
         return Finding("pooler", "ok", "the connection is a direct one")
-    try:
-        shared = asyncio.run(_shares(conn.info.dsn, conn.info.password))
-    except TimeoutError:
-        mode = "a pooler whose mode cannot be told: it has no second connection"
-    except psycopg.Error as error:
-        if "transaction blocks not allowed" in str(
-            error
-        ):  # PgBouncer's words; its SQLSTATE is that of any protocol error
-            text = "the connection goes through a pooler that allows no transactions"
-            return Finding(
-                "pooler", "problem", text, "Set its pool_mode to transaction or session: nothing works without."
-            )
-        mode = "a pooler whose mode cannot be told"
-    else:
-        if not shared:
-            return Finding("pooler", "ok", "the connection goes through a pooler in session mode")
-        mode = "a pooler in transaction mode"
+    if way == "session":
+        return Finding("pooler", "ok", "the connection goes through a pooler in session mode")
+    if way == "statement":
+        text = "the connection goes through a pooler that allows no transactions"
+        return Finding("pooler", "problem", text, "Set its pool_mode to transaction or session: nothing works without.")
+    mode = {
+        "transaction": "a pooler in transaction mode",
+        "busy": "a pooler whose mode cannot be told: it has no second connection",
+    }.get(way, "a pooler whose mode cannot be told")
     return Finding(
         "pooler",
         "warning",
         f"the connection goes through {mode}",
         "Producers may. A worker hears no taps through it: give it a direct DSN, or --listen-dsn, or --transport poll.",
     )
-
-
-async def _shares(dsn: str, password: str) -> bool:
-    """Whether two connections get the same server process in turn, or one gets different ones."""
-    async with asyncio.timeout(PATIENCE), contextlib.AsyncExitStack() as stack:
-        one, other = [
-            await stack.enter_async_context(
-                await psycopg.AsyncConnection.connect(
-                    make_conninfo(dsn, password=password), autocommit=True, prepare_threshold=None
-                )
-            )
-            for _ in range(2)
-        ]
-        for _ in range(3):  # a pooler may be making more processes just now
-            mine = await execute_async(one, doctor.backend_pid())
-            if await execute_async(one, doctor.backend_pid()) != mine:  # it hands them out in turn
-                return True
-            async with other.transaction():
-                theirs = await execute_async(other, doctor.backend_pid())
-                if theirs == mine or await execute_async(one, doctor.backend_pid()) != mine:
-                    return True
-    return False
 
 
 def _no_privileges(conn: psycopg.Connection[Any]) -> Finding:

@@ -14,6 +14,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from postrow import embedded, migrate
 from postrow.app import DSN_VARIABLE
+from postrow.drivers.connecting import refused_setting
+from postrow.dsn import plain
 from postrow.errors import BadArgumentError, DatabaseUnreachableError, PostrowError, from_sqlstate
 
 Dsn = Annotated[
@@ -50,7 +52,7 @@ def resolve(dsn: str | None) -> str:
             "no database is given",
             hint=f"Set {DSN_VARIABLE}, or add --dsn. {_EXAMPLE}",
         )
-    resolved, _server = embedded.resolve(dsn)
+    resolved, _server = embedded.resolve(plain(dsn))
     _parts(resolved)
     return resolved
 
@@ -72,12 +74,14 @@ def name(dsn: str) -> str:
 def connect(dsn: str, *, command: str, verified: bool = True) -> psycopg.Connection[Any]:
     """A connection in autocommit mode to a resolved DSN; its schema is one that this package can work with.
 
+    It prepares no statements, so that a pooler in transaction mode can stand in between.
+
     Raises:
         DatabaseUnreachableError: it cannot be reached, or it closed the connection.
         SchemaMismatchError: there is no schema, or one that does not fit; not asked for without `verified`.
     """
     with reaching(dsn):
-        conn = psycopg.connect(dsn, autocommit=True, **_defaults(dsn, command))
+        conn = psycopg.connect(dsn, autocommit=True, prepare_threshold=None, **_defaults(dsn, command))
     if verified:
         try:
             with reaching(dsn, connected=True):
@@ -114,7 +118,7 @@ def translated(error: psycopg.Error, dsn: str, *, connected: bool) -> PostrowErr
         return ours
     if isinstance(error, psycopg.OperationalError) and (code is None or code.startswith(_LOST) or not connected):
         verb = "lost the connection to" if connected else "cannot reach"
-        return DatabaseUnreachableError(f"{verb} the database at {place(dsn)}: {message}")
+        return DatabaseUnreachableError(f"{verb} the database at {place(dsn)}: {message}", hint=refused_setting(error))
     return DatabaseRefusedError(f"the database says: {message}" + (f" ({code})" if code else ""))
 
 

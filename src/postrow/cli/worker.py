@@ -14,6 +14,7 @@ import typer
 from postrow.app import DSN_VARIABLE, App
 from postrow.cli import arguments, database, logs
 from postrow.cli.loading import Target, load_app
+from postrow.dsn import plain, read
 from postrow.errors import BadArgumentError
 
 log = logging.getLogger("postrow.cli")
@@ -157,7 +158,8 @@ def load_app_on(target: str, dsn: str | None) -> App:
         BadArgumentError: the app cannot be loaded, or the DSN cannot be read.
     """
     if dsn:
-        os.environ[DSN_VARIABLE] = database.resolve(dsn)
+        resolved = database.resolve(dsn)
+        os.environ[DSN_VARIABLE] = dsn if read(dsn)[1] else resolved  # the app is to know of a pooler, too
     return load_app(target)
 
 
@@ -169,7 +171,7 @@ def check_database(app: App, target: str, *, given: bool) -> None:
     """
     outside = os.environ.get(DSN_VARIABLE, "")
     own = database.name(app.dsn)
-    if not outside or outside.startswith("embedded:") or app.dsn == outside:
+    if not outside or outside.startswith("embedded:") or app.dsn == plain(outside):
         return
     if given:
         raise BadArgumentError(

@@ -7,8 +7,10 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from postrow.dsn import plain
 from postrow.errors import DatabaseUnreachableError
 
+REFUSED = "unsupported startup parameter"  # PgBouncer's words, before the parameter's name
 HINT = "Check that the server runs and that the DSN is right, then try again."
 
 
@@ -21,6 +23,7 @@ def connect(dsn: str, *, name: str) -> psycopg.Connection[Any]:
     Raises:
         DatabaseUnreachableError: with the reason, without the password.
     """
+    dsn = plain(dsn)
     try:
         return psycopg.connect(dsn, autocommit=True, prepare_threshold=None, fallback_application_name=name)
     except psycopg.Error as error:
@@ -30,6 +33,7 @@ def connect(dsn: str, *, name: str) -> psycopg.Connection[Any]:
 
 async def connect_async(dsn: str, *, name: str) -> psycopg.AsyncConnection[Any]:
     """`connect`, for an event loop."""
+    dsn = plain(dsn)
     try:
         return await psycopg.AsyncConnection.connect(
             dsn, autocommit=True, prepare_threshold=None, fallback_application_name=name
@@ -58,4 +62,15 @@ def unreachable(dsn: str, error: psycopg.Error) -> DatabaseUnreachableError:
     port = str(parts.get("port", ""))
     if port and not port.replace(",", "").isdigit():
         return DatabaseUnreachableError("the DSN's port is not a number.", hint=HINT)
-    return DatabaseUnreachableError(f"cannot connect to the database: {' '.join(str(error).split())}", hint=HINT)
+    hint = refused_setting(error) or HINT
+    return DatabaseUnreachableError(f"cannot connect to the database: {' '.join(str(error).split())}", hint=hint)
+
+
+def refused_setting(error: Exception) -> str | None:
+    """What to do where a pooler refuses a setting at the start of a connection; None for another error."""
+    if REFUSED not in str(error):
+        return None
+    return (
+        "PgBouncer passes on no such setting (as `options=-c ...` in the DSN, or PGOPTIONS, has it): take it out, and "
+        "set it for the role: alter role ... set ..."
+    )

@@ -13,6 +13,11 @@ from postrow.errors import (
     from_sqlstate,
 )
 
+_PREPARED = frozenset({"26000", "42P05"})  # there is no such prepared statement, or there is one already
+_POOLER = (
+    "Statements are prepared on a connection that a pooler in transaction mode shares out. Prepare none: connect with "
+    "prepare_threshold=None (psycopg) or statement_cache_size=0 (asyncpg); see docs/howto/poolers.md."
+)
 SEND = "or use app.send(...), which opens its own."
 
 
@@ -53,6 +58,8 @@ def translate(error: Exception, driver_error: Any = None) -> NoReturn:
         message, hint = diag.message_primary, diag.message_hint
     ours = from_sqlstate(code, message or str(told), hint)
     if ours is None:
+        if code in _PREPARED:
+            error.add_note(_POOLER)
         raise error
     if isinstance(ours, SerializationError):
         raise _both(ours, error) from (error.__cause__ or error)

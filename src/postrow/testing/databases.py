@@ -16,6 +16,7 @@ from psycopg.conninfo import make_conninfo
 
 from postrow import embedded, migrate
 from postrow.drivers.connecting import connect
+from postrow.dsn import plain
 from postrow.errors import BadArgumentError, PrivilegeError
 
 DSN_VARIABLE = "POSTROW_TEST_DSN"
@@ -44,7 +45,7 @@ class Databases:
             self._server = embedded.Server(durable=False).start()
             self._admin = self._server.dsn()
         else:
-            self._admin, self._server = embedded.resolve(self._given)
+            self._admin, self._server = embedded.resolve(plain(self._given))
         return self
 
     def __exit__(

@@ -119,7 +119,8 @@ async def _drain(
     app: App, queues: Sequence[str] | None, tenant: str | None, name: str, limit: timedelta, *, retries: bool
 ) -> Drained:
     consumers = Worker(app, queues=queues).consumers
-    database = Database(await asyncio.to_thread(lambda: app.dsn))
+    dsn = await asyncio.to_thread(lambda: app.dsn)
+    database = Database(dsn, app.pooled, shared=app.pooled)
     async with await database.connect("drain") as conn:
         migrate.verify(await present_version(conn))
         await conn.execute("set postrow.aging = off")  # always the same order

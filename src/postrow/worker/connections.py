@@ -13,7 +13,10 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from postrow.drivers import pooling
+from postrow.drivers.connecting import refused_setting
 from postrow.drivers.psycopg3 import execute_async
+from postrow.dsn import plain, read
 from postrow.errors import PostrowError, WorkerError
 from postrow.ops import doctor
 
@@ -29,7 +32,7 @@ KEEPALIVE = {
 }
 # a claim in a stricter level fails under contention
 ISOLATION = "set default_transaction_isolation = 'read committed'"
-SHOW_ISOLATION = "show default_transaction_isolation"
+SESSION = "select pg_backend_pid(), current_setting('default_transaction_isolation')"
 
 # the parts that begin something: what stands behind the DSN may have been replaced by a copy while the worker runs
 BEGINNERS = frozenset({"claimer", "scheduler"})
@@ -40,36 +43,54 @@ DATABASE_ERRORS = (psycopg.Error, PostrowError, OSError)
 
 def conninfo(dsn: str, part: str) -> str:
     """The DSN with a worker's keep-alive settings where it has none of its own, and a name for pg_stat_activity."""
-    given = conninfo_to_dict(dsn)
+    given = conninfo_to_dict(plain(dsn))
     settings: dict[str, Any] = {"application_name": f"postrow {part}", **KEEPALIVE, **given}
     return make_conninfo(**settings)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Database:
-    """Where a worker's parts connect to.
+    """Where a worker's parts connect to, and what is known of the way there.
 
-    `pooled`: through a pooler in transaction mode, perhaps. Then nothing is prepared and nothing set for the session,
-    since the next statement may run in another, and what was set would stay for a stranger.
+    `dsn` may say `pgbouncer=true`. `pooled`: a pooler in transaction mode is in between, or may be. Then nothing is
+    prepared and nothing set for the session, since the next statement may run in another, and what was set would stay
+    for a stranger. Each connection finds out by itself, too, and then it is so for all.
+
+    `shared`: sessions are known to be shared with strangers. There, LISTEN hears nothing.
     """
 
     dsn: str
     pooled: bool = False
+    shared: bool = False
+    _way: pooling.Way | None = None
+
+    def __post_init__(self) -> None:
+        self.dsn, said = read(self.dsn)
+        self.pooled |= said
+        self.shared |= said
 
     async def connect(self, part: str) -> psycopg.AsyncConnection[Any]:
-        """An async connection in autocommit mode: each of a worker's calls is one transaction."""
+        """An async connection in autocommit mode: each of a worker's calls is one transaction.
+
+        Raises:
+            WorkerError: a pooler is in between that the worker cannot work through; the message says why.
+        """
         try:
             conn = await psycopg.AsyncConnection.connect(
-                conninfo(self.dsn, part), autocommit=True, prepare_threshold=self.prepare_threshold
+                conninfo(self.dsn, part), autocommit=True, prepare_threshold=None
             )
         except asyncio.CancelledError as error:
             # psycopg leaves the half-open socket to the garbage collector, and the server waits a minute for us
             traceback.clear_frames(error.__traceback__)
             raise
+        except psycopg.OperationalError as error:
+            _check_startup(error)
+            raise
         try:
-            if self.pooled:
-                _check_isolation(await (await conn.execute(SHOW_ISOLATION)).fetchone())
-            else:
+            pid, isolation = _session(await (await conn.execute(SESSION)).fetchone())
+            if self._must_look(conn, pid):
+                self._found(await pooling.way(conn, pid))
+            if self._settle(conn, isolation):
                 await conn.execute(ISOLATION)
             if part in BEGINNERS:
                 await execute_async(conn, doctor.refuse_copy())
@@ -79,12 +100,17 @@ class Database:
         return conn
 
     def connect_sync(self, part: str) -> psycopg.Connection[Any]:
-        """The same, for the heartbeat's thread."""
-        conn = psycopg.connect(conninfo(self.dsn, part), autocommit=True, prepare_threshold=self.prepare_threshold)
+        """The same, for the heartbeat's thread, or another without an event loop."""
         try:
-            if self.pooled:
-                _check_isolation(conn.execute(SHOW_ISOLATION).fetchone())
-            else:
+            conn = psycopg.connect(conninfo(self.dsn, part), autocommit=True, prepare_threshold=None)
+        except psycopg.OperationalError as error:
+            _check_startup(error)
+            raise
+        try:
+            pid, isolation = _session(conn.execute(SESSION).fetchone())
+            if self._must_look(conn, pid):
+                self._found(asyncio.run(pooling.way(conn, pid)))
+            if self._settle(conn, isolation):
                 conn.execute(ISOLATION)
         except BaseException:
             conn.close()
@@ -96,9 +122,40 @@ class Database:
         """As psycopg takes it."""
         return None if self.pooled else 5  # psycopg's own default
 
+    def _must_look(self, conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], pid: int) -> bool:
+        # a pooler makes up the id of a process; what it does with sessions is looked for once
+        return not self.shared and self._way is None and conn.info.backend_pid != pid
 
-def _check_isolation(row: tuple[Any, ...] | None) -> None:
-    level = row[0] if row else None
+    def _found(self, way: pooling.Way) -> None:
+        if way == "statement":
+            raise WorkerError(
+                "the pooler before the database allows no transactions",
+                hint="Set its pool_mode to transaction or session: nothing works without.",
+            )
+        self._way = way
+        if way not in {"direct", "session"}:
+            self.pooled = self.shared = True
+
+    def _settle(self, conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], isolation: str) -> bool:
+        """Make the connection one for this way; whether its isolation level is to be set."""
+        conn.prepare_threshold = self.prepare_threshold
+        if self.pooled:
+            _check_isolation(isolation)
+        return isolation != "read committed"
+
+
+def _session(row: tuple[Any, ...] | None) -> tuple[int, str]:
+    assert row is not None
+    return row[0], row[1]
+
+
+def _check_startup(error: psycopg.Error) -> None:
+    hint = refused_setting(error)
+    if hint is not None:
+        raise WorkerError(f"the pooler before the database refuses the DSN: {error}".strip(), hint=hint) from error
+
+
+def _check_isolation(level: str) -> None:
     if level != "read committed":
         raise WorkerError(
             f"transactions of this role are {level} by default, and through a pooler a worker cannot set its own",

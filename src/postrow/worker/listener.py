@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import psycopg
 
 from postrow.worker.connections import Database, Weather
+
+log = logging.getLogger("postrow.worker")
 
 QUIET = 30.0  # seconds without a tap after which the connection is tried
 
@@ -17,7 +20,7 @@ class Listener:
     """LISTEN first, then a full look; then a call for each tap.
 
     Args:
-        database: a direct connection: through a pooler in transaction mode, LISTEN hears nothing.
+        database: a direct one: through a pooler in transaction mode LISTEN hears nothing, and it says so and waits.
         connected: called when taps can be heard (again): what was committed before needs a look.
         tapped: called with queue and tenant. A tap may be forged: nothing depends on it.
     """
@@ -37,18 +40,31 @@ class Listener:
 
     async def run(self) -> None:
         """Listen until cancelled. Raises when the connection is lost: to be called again."""
-        async with await self._database.connect("listener") as conn:
-            conn.add_notify_handler(self._hear)  # those that come with the answers below
-            await conn.execute("listen postrow")
-            self._weather.fine("listener")
-            self._connected()
-            while True:
-                if await _readable(conn, QUIET):
-                    conn.pgconn.consume_input()
-                    while notify := conn.pgconn.notifies():
-                        self._hear(psycopg.Notify("postrow", notify.extra.decode(errors="replace"), notify.be_pid))
-                else:
-                    await conn.execute("select")  # a connection that died without a word shows itself here
+        if not self._database.shared:
+            async with await self._database.connect("listener") as conn:
+                if not self._database.shared:  # which that connection has found out
+                    await self._listen(conn)
+        # in a session of nobody's, LISTEN would be heard by strangers if by anyone
+        self._weather.fine("listener")
+        log.warning(
+            "no taps: a pooler in transaction mode is before the database, and LISTEN hears nothing through it. "
+            "Messages are found by looking, each poll interval. Give --listen-dsn a "
+            "direct DSN, or choose --transport poll"
+        )
+        await asyncio.Event().wait()
+
+    async def _listen(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        conn.add_notify_handler(self._hear)  # those that come with the answers below
+        await conn.execute("listen postrow")
+        self._weather.fine("listener")
+        self._connected()
+        while True:
+            if await _readable(conn, QUIET):
+                conn.pgconn.consume_input()
+                while notify := conn.pgconn.notifies():
+                    self._hear(psycopg.Notify("postrow", notify.extra.decode(errors="replace"), notify.be_pid))
+            else:
+                await conn.execute("select")  # a connection that died without a word shows itself here
 
     def _hear(self, notify: psycopg.Notify) -> None:
         queue, _, tenant = notify.payload.partition(" ")

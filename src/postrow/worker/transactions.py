@@ -26,6 +26,12 @@ IDLE = 60.0  # seconds after which a connection that nobody uses is closed
 CLOSING = 2.0  # seconds for a pool's own tasks to end; connections in use are closed when they come back
 
 
+# What one handler set on its connection, and in its session, is none of the next one's. Not `discard all`: it would
+# take away statements that psycopg believes to be prepared. Where sessions are shared it is not run: it would meet
+# another's, and none of a transaction's own settings outlive it.
+_RESET: LiteralString = "reset all; reset session authorization; discard temp"
+
+
 class Transactions:
     """Connections for handlers, opened when the first one asks: at most `size` for async handlers, and for sync."""
 
@@ -36,7 +42,6 @@ class Transactions:
         self._async: AsyncConnectionPool[psycopg.AsyncConnection[Any]] | None = None
         self._opening = asyncio.Lock()
         self._options: dict[str, Any] = {
-            "kwargs": {"prepare_threshold": database.prepare_threshold},
             "min_size": 0,
             "max_size": size,
             "timeout": PATIENCE,
@@ -52,6 +57,7 @@ class Transactions:
         """A transaction that ends with the ack."""
         acked = False  # the caller may end the block by psycopg.Rollback, which says nothing here
         with self._pool().connection() as conn:
+            conn.prepare_threshold = self._database.prepare_threshold
             with conn.transaction():
                 yield conn
                 execute(conn, claims.ack_one(message))
@@ -63,6 +69,7 @@ class Transactions:
         """The same, for an async handler."""
         acked = False
         async with (await self._async_pool()).connection() as conn:
+            conn.prepare_threshold = self._database.prepare_threshold
             async with conn.transaction():
                 yield conn
                 await execute_async(conn, claims.ack_one(message))
@@ -83,7 +90,7 @@ class Transactions:
                     conninfo(self._database.dsn, "handler"),
                     **self._options,
                     check=ConnectionPool.check_connection,
-                    reset=_reset,
+                    reset=self._reset,
                     open=True,
                     name="postrow-handlers",
                 )
@@ -96,7 +103,7 @@ class Transactions:
                     conninfo(self._database.dsn, "handler"),
                     **self._options,
                     check=AsyncConnectionPool.check_connection,
-                    reset=_reset_async,
+                    reset=self._reset_async,
                     open=False,
                     name="postrow-async-handlers",
                 )
@@ -104,30 +111,25 @@ class Transactions:
                 self._async = pool
             return self._async
 
+    def _reset(self, conn: psycopg.Connection[Any]) -> None:
+        conn.row_factory = tuple_row
+        conn.cursor_factory = psycopg.Cursor
+        conn.isolation_level = conn.read_only = conn.deferrable = None
+        if not self._database.shared:
+            conn.autocommit = True
+            conn.execute(_RESET, prepare=False)
+        conn.autocommit = False
 
-# What one handler set on its connection, and in its session, is none of the next one's. Not `discard all`: it would
-# take away statements that psycopg believes to be prepared.
-_RESET: LiteralString = "reset all; reset session authorization; discard temp"
-
-
-def _reset(conn: psycopg.Connection[Any]) -> None:
-    conn.row_factory = tuple_row
-    conn.cursor_factory = psycopg.Cursor
-    conn.isolation_level = conn.read_only = conn.deferrable = None
-    conn.autocommit = True
-    conn.execute(_RESET, prepare=False)
-    conn.autocommit = False
-
-
-async def _reset_async(conn: psycopg.AsyncConnection[Any]) -> None:
-    conn.row_factory = tuple_row
-    conn.cursor_factory = psycopg.AsyncCursor
-    await conn.set_isolation_level(None)
-    await conn.set_read_only(None)
-    await conn.set_deferrable(None)
-    await conn.set_autocommit(True)
-    await conn.execute(_RESET, prepare=False)
-    await conn.set_autocommit(False)
+    async def _reset_async(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        conn.row_factory = tuple_row
+        conn.cursor_factory = psycopg.AsyncCursor
+        await conn.set_isolation_level(None)
+        await conn.set_read_only(None)
+        await conn.set_deferrable(None)
+        if not self._database.shared:
+            await conn.set_autocommit(True)
+            await conn.execute(_RESET, prepare=False)
+        await conn.set_autocommit(False)
 
 
 class Transaction:

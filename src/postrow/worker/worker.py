@@ -17,6 +17,7 @@ from uuid import uuid4
 from postrow import migrate
 from postrow.app import App
 from postrow.drivers.psycopg3 import execute_async
+from postrow.dsn import read
 from postrow.durations import whole
 from postrow.errors import BadArgumentError, PostrowError
 from postrow.ops import Op, doctor, fleet
@@ -109,6 +110,11 @@ class Worker:
         if concurrency is not None and concurrency < 1:
             raise BadArgumentError(f"concurrency is {concurrency}", hint="Give 1 or more.")
         self._open_at_once = whole("transactions", transactions, least=1)
+        if listen_dsn is not None and read(listen_dsn)[1]:
+            raise BadArgumentError(
+                "listen_dsn says pgbouncer=true, and a pooler in transaction mode lets nobody listen",
+                hint="Give it a DSN that leads to the database directly, or leave it out and choose transport poll.",
+            )
         self._app = app
         self._transport = transport
         self._listen_dsn = listen_dsn
@@ -171,7 +177,8 @@ class Worker:
             with stopping_on_signals(self._signalled), self._health_pages(weather, telemetry):
                 # who says how to hear taps past a pooler, or does without them, may have one in between
                 pooled = self._listen_dsn is not None or self._transport == "poll"
-                database = Database(await asyncio.to_thread(lambda: self._app.dsn), pooled)
+                dsn = await asyncio.to_thread(lambda: self._app.dsn)
+                database = Database(dsn, pooled or self._app.pooled, shared=self._app.pooled)
                 telemetry.found(database)
                 if await self._unless_stopped(self._register(database, weather)):
                     await self._serve(database, weather, telemetry)
