@@ -189,7 +189,8 @@ SMALL = {  # numbers of a smoke run
     **late.SMALL,
     **taps.SMALL,
 }
-ONCE = {"held", "scheduled", "rare", "idle", *flow.WORKLOADS, *late.WORKLOADS}  # minutes long: they compare within themselves
+# minutes long: they compare within themselves
+ONCE = {"held", "scheduled", "rare", "idle", *flow.WORKLOADS, *late.WORKLOADS}
 
 
 def main():
