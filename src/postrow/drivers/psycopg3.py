@@ -106,8 +106,11 @@ def execute(conn: Sync, op: Op[T], *, binary: bool = False) -> T:
     """Run one op on a connection of our own, in whatever state it is; a worker's may be in autocommit mode."""
     try:
         with psycopg.RawCursor(conn, row_factory=tuple_row) as cursor:
-            _with_our_loaders(cursor)
-            cursor.execute(op.sql, op.params, binary=binary)
+            if op.raw:
+                _with_raw_values(cursor)
+            else:
+                _with_our_loaders(cursor)
+            cursor.execute(op.sql, op.params, binary=binary or op.raw)
             return op.read(cursor.fetchall())
     except psycopg.Error as error:
         translate(error)
