@@ -165,6 +165,8 @@ class Database:
             yield
         finally:
             self.admin.execute(f"alter database {self.name} reset default_transaction_read_only")
+            if POOLED:  # which keeps the sessions that began meanwhile
+                self.terminate()
 
     def close(self):
         self.conn.close()
