@@ -198,9 +198,9 @@ class Executor:
                 async with asyncio.timeout(timeout.total_seconds()) as limit:
                     await consumer.handler(message)
             outcome = DONE
-        except GeneratorExit:  # the loop was closed over it, and the message given back long ago
-            raise
-        except BaseException as error:  # noqa: BLE001  # SystemExit of one handler must not end the worker
+        except BaseException as error:  # SystemExit of one handler must not end the worker
+            if isinstance(error, GeneratorExit) and slot.outcome is not None:
+                raise  # the loop was closed over it, and the message given back long ago
             raised = error
             outcome = self._stopped(slot, error, timeout, limit)
         if run is not None:
@@ -234,9 +234,9 @@ class Executor:
                 async with asyncio.timeout(timeout.total_seconds()) as limit:
                     result = await consumer.handler(messages)
             outcomes = of_each(result, len(slots))
-        except GeneratorExit:
-            raise
-        except BaseException as error:  # noqa: BLE001  # as above
+        except BaseException as error:  # as above
+            if isinstance(error, GeneratorExit) and all(slot.outcome is not None for slot in slots):
+                raise
             raised = error
             outcomes = [self._stopped(slot, error, timeout, limit) for slot in slots]
         if run is not None:
