@@ -29,9 +29,14 @@ HELD_MOST = 5.0  # seconds that a lane is left alone for want of a token: its li
 REMEMBERED = 10_000  # lanes; more, and all watermarks are forgotten
 
 
+def _longest(took: float, spare: float = 0.0) -> float:
+    """Seconds until the next discovery, which ends within 10 s, less what is to spare, if it takes as long again."""
+    return max(DEEP_EVERY - spare - 2 * took, took)
+
+
 def _pause(took: float, spare: float = 0.0) -> float:
-    """Seconds until the next discovery, which takes as long again and ends within 10 s, less what is to spare."""
-    return max(0.25, min(LOOK_SHARE * took, max(DEEP_EVERY - spare - 2 * took, took)))
+    """The same, where there is something to be found: the sooner, the quicker they are."""
+    return max(0.25, min(LOOK_SHARE * took, _longest(took, spare)))
 
 
 class _LaneState:
@@ -67,7 +72,8 @@ class Lanes:
         self._next_look = -math.inf
         self._deep_slow = False  # whether the last discovery from the beginnings was
         self._deep_at = -math.inf  # when it began
-        self._deep_due = -math.inf
+        self._deep_due = -math.inf  # when the next is, if a look was asked for since
+        self._deep_latest = -math.inf  # and if none was
         self.looking_back = False  # whether one is under way beside the claims
         self._called_at = -math.inf  # when a look was asked for
         self._chosen_at = -math.inf
@@ -152,7 +158,9 @@ class Lanes:
 
     @property
     def _look_back_at(self) -> float:
-        return self._deep_due if self._deep_slow and not self.looking_back else math.inf
+        if not self._deep_slow or self.looking_back:
+            return math.inf
+        return self._deep_due if self._called_at > self._deep_at else self._deep_latest
 
     def looked_back(self, lanes: list[Lane], took: float) -> None:
         """What a discovery beside the claims found. These have gone on: only what they cannot have seen counts."""
@@ -180,6 +188,7 @@ class Lanes:
         now = time.monotonic()
         self._deep_at = now - took
         self._deep_due = now + _pause(took, CLAIMED_IN)
+        self._deep_latest = now + _longest(took, CLAIMED_IN)
         late = []
         for lane in lanes:
             key = (lane.tenant, lane.priority)
