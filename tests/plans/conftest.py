@@ -35,6 +35,7 @@ CALLS = (
     "mark(array_fill(1, array[50]), {tenants}, {ids}, {tids}, null, null, null, '1 h', 'w', gen_random_uuid(), now())",
     "claim_lanes('cold', '{{t}}', '{{0}}', '{{null}}', 50, 50, worker => 'w')",
     "lanes('cold', worker => 'w')",
+    "lanes_ahead('cold', '{{t}}', '{{0}}', '{{null}}', worker => 'w')",
     "sweep('leases', 1)",
     "release_claim(gen_random_uuid())",
     "ack({three})",

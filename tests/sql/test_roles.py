@@ -41,6 +41,10 @@ PUBLIC_API = {  # function: (roles, a call of it)
         {"queue": "q", "tenants": ["default"], "priorities": [0], "afters": [None], "per_lane": 5, "limit": 5},
     ),
     "lanes": ({WORKER, ADMIN}, {"queue": "q", "worker": "w1"}),
+    "lanes_ahead": (
+        {WORKER, ADMIN},
+        {"queue": "q", "tenants": ["default"], "priorities": [0], "afters": [None], "worker": "w1"},
+    ),
     "taps_kept_back": ({WORKER, ADMIN}, {"queue": "q"}),
     "release_claim": ({WORKER, ADMIN}, {"token": ID}),
     "ack": ({WORKER, ADMIN}, FENCE),
