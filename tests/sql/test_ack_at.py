@@ -59,7 +59,7 @@ def test_what_is_accepted_is_not_said_and_is_in_history(pg):
     rows = claimed(pg, 3)
 
     assert pg.rows("ack_at", **lists(rows)) == []
-    assert pg.query("select from postrow.message") == []
+    assert pg.query("select id from postrow.message") == []
     assert all(pg.find("history", row.id).outcome == "done" for row in rows)
 
 
