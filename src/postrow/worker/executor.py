@@ -284,9 +284,9 @@ class Executor:
                 for slot in slots:
                     self._set_deadline(slot, consumer.timeout)
             if isinstance(unit, Slot):
-                handled.set(messages[0])  # of this thread, until its next message
+                before = handled.set(messages[0])
             else:
-                handled.set(_Many(None, max(slot.claimed.hops for slot in slots)))
+                before = handled.set(_Many(None, max(slot.claimed.hops for slot in slots)))
             run = self._begin(slots, messages)
             raised: BaseException | None = None
             outcomes: Sequence[Outcome]
@@ -300,6 +300,7 @@ class Executor:
             if run is not None:
                 run.end(raised)
             raised = None
+            handled.reset(before)  # else an idle thread would hold the message
             ends += zip(slots, outcomes, strict=True)
         self._returned.append(ends)
         if not self._collecting:  # else what was appended is collected with what another thread has
