@@ -62,6 +62,14 @@ _LOADERS = (
 )
 
 
+def _adapt(cursor: psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any], op: Op[Any]) -> None:
+    """Let the cursor read and write what this op's values are."""
+    if op.raw:
+        _with_raw_values(cursor)
+    else:
+        _with_our_loaders(cursor)
+
+
 def _with_our_loaders(cursor: psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any]) -> None:
     adapters = cursor.adapters
     for number, loader in _LOADERS:
@@ -87,7 +95,11 @@ class _TidArrayDumper(_ArrayDumper):
     oid = arrays.TidArray.oid
 
 
-_RAW_LOADERS = (("uuid", ByteaBinaryLoader), (27, ByteaBinaryLoader), ("timestamptz", Int8BinaryLoader))
+_RAW_LOADERS = (
+    (psycopg.adapters.types["uuid"].oid, ByteaBinaryLoader),
+    (27, ByteaBinaryLoader),  # tid, which psycopg does not know
+    (psycopg.adapters.types["timestamptz"].oid, Int8BinaryLoader),
+)
 _RAW_DUMPERS = (
     (arrays.TextArray, _TextArrayDumper),
     (arrays.UuidArray, _UuidArrayDumper),
@@ -96,8 +108,8 @@ _RAW_DUMPERS = (
 
 
 def _with_raw_values(cursor: psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any]) -> None:
-    for name, loader in _RAW_LOADERS:
-        cursor.adapters.register_loader(name, loader)
+    for number, loader in _RAW_LOADERS:
+        cursor.adapters.register_loader(number, loader)
     for kind, dumper in _RAW_DUMPERS:
         cursor.adapters.register_dumper(kind, dumper)
 
@@ -106,8 +118,8 @@ def execute(conn: Sync, op: Op[T], *, binary: bool = False) -> T:
     """Run one op on a connection of our own, in whatever state it is; a worker's may be in autocommit mode."""
     try:
         with psycopg.RawCursor(conn, row_factory=tuple_row) as cursor:
-            _with_our_loaders(cursor)
-            cursor.execute(op.sql, op.params, binary=binary)
+            _adapt(cursor, op)
+            cursor.execute(op.sql, op.params, binary=binary or op.raw)
             return op.read(cursor.fetchall())
     except psycopg.Error as error:
         translate(error)
@@ -117,10 +129,7 @@ async def execute_async(conn: Async, op: Op[T], *, binary: bool = False) -> T:
     """`execute`, for an async connection."""
     try:
         async with psycopg.AsyncRawCursor(conn, row_factory=tuple_row) as cursor:
-            if op.raw:
-                _with_raw_values(cursor)
-            else:
-                _with_our_loaders(cursor)
+            _adapt(cursor, op)
             await cursor.execute(op.sql, op.params, binary=binary or op.raw)
             return op.read(await cursor.fetchall())
     except psycopg.Error as error:
