@@ -41,6 +41,17 @@ def held(actors):
     return worker, other, worker.take(2, worker="w1", lease=LEASE)
 
 
+@pytest.fixture(params=["at their places", "elsewhere"])
+def expired(request, held):
+    """The same after the end of the first one's lease, as its place says, or as it said before that."""
+    worker, other, rows = held
+    worker.expire(rows[0].id)
+    if request.param == "at their places":
+        (found,) = worker.query("select ctid from postrow.message where id = %s", [rows[0].id])
+        rows[0] = rows[0]._replace(place=found.ctid)
+    return worker, other, rows
+
+
 SWEEP = pytest.param(lambda other, rows: other.row("sweep", step="leases"), id="the sweep")
 EXTEND = pytest.param(lambda other, rows: other.settle("extend", rows[:1], lease=LEASE), id="extend")
 ACK_AT = pytest.param(lambda other, rows: ack_at(other, rows[:1]), id="another ack_at")
@@ -50,9 +61,8 @@ RIVALS = pytest.mark.parametrize("rival", [SWEEP, EXTEND, ACK_AT, ACK, FAIL])
 
 
 @RIVALS
-def test_what_another_has_in_hand_is_busy_and_the_rest_is_accepted_without_waiting(held, rival):
-    worker, other, rows = held
-    worker.expire(rows[0].id)
+def test_what_another_has_in_hand_is_busy_and_the_rest_is_accepted_without_waiting(expired, rival):
+    worker, other, rows = expired
     other.begin()
     rival(other, rows)
     running = worker.start("ack_at", **lists(rows))
@@ -75,9 +85,8 @@ def test_what_another_has_in_hand_is_busy_and_the_rest_is_accepted_without_waiti
         pytest.param(*ACK.values, "unknown", id="ack"),
     ],
 )
-def test_when_the_other_has_committed_its_word_holds(held, rival, outcome):
-    worker, other, rows = held
-    worker.expire(rows[0].id)
+def test_when_the_other_has_committed_its_word_holds(expired, rival, outcome):
+    worker, other, rows = expired
     other.begin()
     rival(other, rows)
     assert ack_at(worker, rows[:1]) == ["busy"]
@@ -99,9 +108,8 @@ def test_a_message_that_the_sweep_has_given_to_another_is_stale_at_its_old_place
     assert ack_at(other, [new]) == ["accepted"]
 
 
-def test_nobody_takes_what_an_ack_at_has_that_is_not_committed(held):
-    worker, other, rows = held
-    worker.expire(rows[0].id)
+def test_nobody_takes_what_an_ack_at_has_that_is_not_committed(expired):
+    worker, other, rows = expired
     worker.begin()
     assert ack_at(worker, rows) == ["accepted", "accepted"]
     other.impatient()

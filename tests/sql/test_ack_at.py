@@ -1,4 +1,4 @@
-"""`ack_at`: an ack by the place where the claim left each message. The place only hurries it: the fence is the token."""
+"""`ack_at`: an ack by the place where a claim left each message. It only hurries the ack: the fence is the token."""
 
 from datetime import timedelta
 from uuid import uuid4
