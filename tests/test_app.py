@@ -101,7 +101,7 @@ def test_a_handler_has_the_documented_defaults():
     assert consumer.handler is send_welcome
     assert (consumer.queue, consumer.name, consumer.tenant, consumer.concurrency) == (emails, "send_welcome", "*", 10)
     assert (consumer.lease, consumer.timeout, consumer.max_attempts) == (timedelta(minutes=1), None, 5)
-    assert (consumer.retry, consumer.keep_history) == (postrow.Exponential(), True)
+    assert (consumer.retry, consumer.keep_history, consumer.batch) == (postrow.Exponential(), True, None)
     assert consumer.is_async
 
 
@@ -187,6 +187,11 @@ def test_what_cannot_be_called_with_a_message_is_no_handler(handler):
         {"retry": 7},
         {"retry": postrow.Exponential},
         {"keep_history": None},
+        {"batch": 0},
+        {"batch": 501},
+        {"batch": 2.5},
+        {"batch": True},
+        {"batch": "10"},
         {"keep_history": 0},
         {"name": 7},
         {"tenant": None},

@@ -23,6 +23,7 @@ class Peer:
     name: str
     language: str = "python"  # of the adapter; or node; or ours: the environment that runs the harness
     needs: tuple[int, int] = (3, 11)  # the least version of Python
+    only: tuple[str, ...] = ()  # the workloads for it; none: all
 
     @property
     def word(self):
@@ -40,6 +41,7 @@ class Peer:
 
 PEERS = [
     Peer("postrow", "ours"),
+    Peer("postrow-batches", "ours", only=("drain",)),
     Peer("procrastinate"),
     Peer("pgqueuer"),
     Peer("chancy"),
@@ -48,6 +50,7 @@ PEERS = [
     Peer("awa"),
     Peer("graphile-worker", "node"),
     Peer("pg-boss", "node"),
+    Peer("bare-loop", "ours", only=("drain", "bulk")),
 ]
 
 

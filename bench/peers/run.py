@@ -5,6 +5,7 @@ the medians. The peers are installed into `--home` when they are first needed.
 """
 
 import argparse
+import operator
 import os
 import statistics
 import sys
@@ -31,6 +32,10 @@ class Ready:
     version: str
     settings: str
     unfinished: str
+    only: tuple[str, ...]
+
+    def takes(self, workload):
+        return not self.only or workload in self.only
 
 
 def prepare(names, home):
@@ -42,7 +47,7 @@ def prepare(names, home):
         try:
             command = peer.command(home)
             with program(*command, None, "about") as running:
-                ready.append(Ready(peer.name, command, **running.answer(60)))
+                ready.append(Ready(peer.name, command, only=peer.only, **running.answer(60)))
         except (homes.UnavailableError, FailedError) as error:
             missing[peer.name] = str(error)
     return ready, missing
@@ -50,11 +55,11 @@ def prepare(names, home):
 
 def measure(server, names, peers, runs, numbers):
     """Figures by workload, peer and name, a list of one for each run; and what failed."""
-    results = {name: {peer.name: {} for peer in peers} for name in names}
+    results = {name: {peer.name: {} for peer in peers if peer.takes(name)} for name in names}
     failures = []
     for turn in range(runs):
         for name in names:
-            for peer in peers:
+            for peer in filter(operator.methodcaller("takes", name), peers):
                 print(f"{name}, run {turn + 1}, {peer.name} ...", file=sys.stderr, flush=True)
                 try:
                     figures = WORKLOADS[name](server, peer, **numbers.get(name, {}))

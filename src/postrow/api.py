@@ -7,7 +7,7 @@ Each gives its result on a sync handle and an awaitable of it on an async one. T
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack, overload
 from uuid import UUID
@@ -128,20 +128,25 @@ def publish(
 
 
 @overload
-def ack(tx: SyncHandle, message: Message[Any]) -> None: ...
+def ack(tx: SyncHandle, message: Message[Any] | Sequence[Message[Any]]) -> None: ...
 @overload
-def ack(tx: AsyncHandle, message: Message[Any]) -> Awaitable[None]: ...
-def ack(tx: Any, message: Message[Any]) -> Awaitable[None] | None:
+def ack(tx: AsyncHandle, message: Message[Any] | Sequence[Message[Any]]) -> Awaitable[None]: ...
+def ack(tx: Any, message: Message[Any] | Sequence[Message[Any]]) -> Awaitable[None] | None:
     """Acknowledge a message in the caller's transaction, with its effects: both commit, or neither.
 
     For a handler that opens its own transaction; `message.transaction()` does both. The worker then has nothing to
     write when the handler returns. If the transaction rolls back the message is not settled: let the handler raise.
 
+    Args:
+        tx: the caller's transaction, as for `enqueue`.
+        message: what the handler was given: one, or the list of a handler of batches, all of them or some.
+
     Raises:
-        LeaseLostError: the message is not ours any more, or settled already. Roll the transaction back: another run
-            does, or did, the work.
+        LeaseLostError: the message, or one of them, is not ours any more, or settled already. Roll the transaction
+            back: another run does, or did, the work.
     """
-    return drivers.run(tx, claims.ack_one(message))
+    messages = [message] if isinstance(message, Message) else list(message)
+    return drivers.run(tx, claims.ack_with_effects(messages))
 
 
 @overload

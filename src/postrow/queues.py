@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
 from uuid import UUID
 
 from postrow import drivers
@@ -26,10 +26,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
+MOST_OF_A_BATCH = 500  # messages: a worker claims no more at once
+
 
 @dataclass(frozen=True, eq=False)
 class Consumer:
-    """A handler and how it is run; `tenant` "*" is all. `lease` is renewed while the handler runs."""
+    """A handler and how it is run; `tenant` "*" is all. `lease` is renewed while the handler runs.
+
+    `batch`: it takes a list of so many messages at most; None: it takes one message.
+    """
 
     queue: Queue[Any]
     handler: Callable[[Any], Any]
@@ -58,6 +63,24 @@ class Consumer:
         """An async handler runs as a task of the event loop, a sync one in a thread."""
         call = type(self.handler).__call__  # of an object whose class has an async __call__
         return inspect.iscoroutinefunction(self.handler) or inspect.iscoroutinefunction(call)
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """The options of `Queue.consumer` that are the same for handlers of one message and of many."""
+
+    name: str | None
+    tenant: str
+    concurrency: int
+    lease: Duration
+    timeout: Duration | None
+    max_attempts: int
+    retry: RetryPolicy | None
+    keep_history: bool
+    on_dead: OnDead
+    max_in_flight: int | None
+    rate: Rate | None
+    tenant_max_in_flight: int | None
+    tenant_rate: Rate | None
 
 
 class Queue(Generic[T]):
@@ -107,6 +130,14 @@ class Queue(Generic[T]):
         ops = produce.enqueue_many(self.name, produce.batches(payloads, self.codec, options), options, count=count)
         return drivers.run_all(tx, ops, ahead=count is not None)
 
+    @overload
+    def consumer(
+        self, *, batch: None = None, **options: Unpack[ConsumerOptions]
+    ) -> Callable[[Callable[[Message[T]], R]], Callable[[Message[T]], R]]: ...
+    @overload
+    def consumer(
+        self, *, batch: int, **options: Unpack[ConsumerOptions]
+    ) -> Callable[[Callable[[list[Message[T]]], R]], Callable[[list[Message[T]]], R]]: ...
     def consumer(
         self,
         *,
@@ -123,14 +154,15 @@ class Queue(Generic[T]):
         rate: Rate | None = None,
         tenant_max_in_flight: int | None = None,
         tenant_rate: Rate | None = None,
-    ) -> Callable[[Callable[[Message[T]], R]], Callable[[Message[T]], R]]:
+        batch: int | None = None,
+    ) -> Callable[[Callable[[Any], R]], Callable[[Any], R]]:
         """Make the decorated function this queue's handler; it takes a `postrow.Message` and may be async or not.
 
         Args:
             name: what the handler is called in the database; the function's name if not given. Give it, and renaming
                 the function stops nothing: another name for a queue that has a handler is refused.
             tenant: the one tenant it is for, or all.
-            concurrency: how many of this queue's messages one process handles at once.
+            concurrency: how many of this queue's messages one process handles at once; with `batch`, how many batches.
             lease: seconds or timedelta that a claim holds; a worker renews it at a third of that while the
                 handler runs.
             timeout: seconds or timedelta after which an async handler is cancelled and the attempt fails; a sync
@@ -146,13 +178,16 @@ class Queue(Generic[T]):
                 any stretch of time no more than that and what the rate allows in it. A retry counts again.
             tenant_max_in_flight: as max_in_flight, for each tenant.
             tenant_rate: as rate, for each tenant.
+            batch: the handler takes a list of messages, so many at most (1 to 500) and as many as are there: a batch is
+                not waited for. It returns None, or a list with one result for each message: an exception in it is
+                that message's failure. What it raises is the failure of all of them. None: it takes one message.
 
         Raises:
             BadArgumentError: a value outside its range, or a function that takes no message.
             ConsumerConflictError: the app has a handler for this queue and tenant.
         """
 
-        def register(function: Callable[[Message[T]], R]) -> Callable[[Message[T]], R]:
+        def register(function: Callable[[Any], R]) -> Callable[[Any], R]:
             self.app.add(
                 Consumer(
                     queue=self,
@@ -170,6 +205,7 @@ class Queue(Generic[T]):
                     rate=_rate("rate", rate),
                     tenant_max_in_flight=_at_least_one("tenant_max_in_flight", tenant_max_in_flight),
                     tenant_rate=_rate("tenant_rate", tenant_rate),
+                    batch=None if batch is None else whole("batch", batch, least=1, most=MOST_OF_A_BATCH),
                 )
             )
             return function
@@ -195,8 +231,8 @@ class Queue(Generic[T]):
         return queue.consumer(name=name, tenant=tenant, concurrency=concurrency, timeout=timeout, max_attempts=1)
 
 
-def _handler(function: Callable[[Message[T]], R]) -> Callable[[Message[T]], R]:
-    """The function, if it can be called with a message and its body then runs."""
+def _handler(function: Callable[[Any], R]) -> Callable[[Any], R]:
+    """The function, if it can be called with one argument and its body then runs."""
     named = getattr(function, "__qualname__", repr(function))
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise BadArgumentError(f"handler {named} is a generator: calling it runs nothing", hint="Take the yield out.")

@@ -521,6 +521,26 @@ def test_a_handler_that_acks_its_message_itself_has_done_it(app, postrow_dsn):
     assert (handled.outcome, str(handled.error)) == ("done", "too late")
 
 
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_handler_of_batches_gets_one_message_at_a_time_and_raises_what_it_returns_for_it(app, kind):
+    sizes = []
+
+    def handle(messages):
+        sizes.append(len(messages))
+        return [LookupError("no such user") if m.payload == 1 else None for m in messages]
+
+    async def handle_async(messages):
+        return handle(messages)
+
+    app.queue("orders").consumer(name="h", batch=10)(handle if kind == "sync" else handle_async)
+    app.send("orders", 0)
+    app.send("orders", 1)
+    with pytest.raises(LookupError, match="no such user") as caught:
+        drain(app)
+    assert "failed; payload 1" in caught.value.__notes__[0]
+    assert sizes == [1, 1]
+
+
 def test_drain_keeps_the_order_of_groups(app):
     seen = []
 

@@ -15,12 +15,12 @@ CONFIG = "[mypy]\nstrict = true\nwarn_unreachable = true\npretty = false\nshow_e
 
 
 def expected():
-    """(file, line, error code) of each `# E: code`, and the text of each `# R: type` of a reveal_type."""
+    """(file, line, error code) of each `# E: code, ...`, and the text of each `# R: type` of a reveal_type."""
     errors, types = set(), {}
     for path in sorted(SNIPPETS.glob("*.py")):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            if found := re.search(r"# E: ([\w-]+)", line):
-                errors.add((path.name, number, found[1]))
+            if found := re.search(r"# E: ([\w-]+(?:, [\w-]+)*)", line):
+                errors.update((path.name, number, code) for code in found[1].split(", "))
             if found := re.search(r"# R: (.+)$", line):
                 types[path.name, number] = found[1]
     return errors, types

@@ -304,3 +304,27 @@ def test_a_program_that_has_not_set_up_tracing_makes_no_spans(app, db, start, wa
     wait_for(lambda: seen, what="the handler")
     assert seen == [(False, {})]
     assert lines("traced") == []
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+def test_a_batchs_span_is_linked_to_those_that_made_its_messages_and_is_a_child_of_none(kind, spans, app, db, start):
+    inside = []
+
+    def handle(messages):
+        inside.append(trace.get_current_span().get_span_context().span_id)
+        return [LookupError("no such user"), None]
+
+    async def handle_async(messages):
+        return handle(messages)
+
+    app.queue("q").consumer(name="handler", batch=2)(handle if kind == "sync" else handle_async)
+    with spans.tracer.start_as_current_span("a request"):
+        db_first, db_second = app.send("q", 1), app.send("q", 2)
+    start()
+    ran = spans.one("process q")
+    assert ran.parent is None
+    made = {span.attributes["messaging.message.id"]: span.context.span_id for span in spans.all("enqueue q")}
+    assert [link.context.span_id for link in ran.links] == [made[str(db_first.id)], made[str(db_second.id)]]
+    assert ran.attributes["messaging.batch.message_count"] == 2
+    assert "messaging.message.id" not in ran.attributes
+    assert inside == [ran.context.span_id]

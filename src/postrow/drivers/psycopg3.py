@@ -16,8 +16,8 @@ from psycopg.adapt import Dumper
 from psycopg.pq import Format, PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.bool import BoolLoader
-from psycopg.types.numeric import Int8BinaryLoader, IntLoader
-from psycopg.types.string import ByteaBinaryLoader, TextLoader
+from psycopg.types.numeric import Int2BinaryLoader, Int4BinaryLoader, Int8BinaryLoader, IntLoader
+from psycopg.types.string import ByteaBinaryLoader, TextBinaryLoader, TextLoader
 from psycopg.types.uuid import UUIDLoader
 
 from postrow.drivers.refusals import aborted, in_autocommit, no_handle, translate
@@ -62,20 +62,6 @@ _LOADERS = (
 )
 
 
-def _adapt(cursor: psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any], op: Op[Any]) -> None:
-    """Let the cursor read and write what this op's values are."""
-    if op.raw:
-        _with_raw_values(cursor)
-    else:
-        _with_our_loaders(cursor)
-
-
-def _with_our_loaders(cursor: psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any]) -> None:
-    adapters = cursor.adapters
-    for number, loader in _LOADERS:
-        adapters.register_loader(number, loader)
-
-
 class _ArrayDumper(Dumper):
     format = Format.BINARY
 
@@ -97,8 +83,11 @@ class _TidArrayDumper(_ArrayDumper):
 
 _RAW_LOADERS = (
     (psycopg.adapters.types["uuid"].oid, ByteaBinaryLoader),
-    (27, ByteaBinaryLoader),  # tid, which psycopg does not know
+    (psycopg.adapters.types["tid"].oid, ByteaBinaryLoader),
     (psycopg.adapters.types["timestamptz"].oid, Int8BinaryLoader),
+    (psycopg.adapters.types["int2"].oid, Int2BinaryLoader),
+    (psycopg.adapters.types["int4"].oid, Int4BinaryLoader),
+    (psycopg.adapters.types["text"].oid, TextBinaryLoader),
 )
 _RAW_DUMPERS = (
     (arrays.TextArray, _TextArrayDumper),
@@ -107,18 +96,20 @@ _RAW_DUMPERS = (
 )
 
 
-def _with_raw_values(cursor: psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any]) -> None:
-    for number, loader in _RAW_LOADERS:
-        cursor.adapters.register_loader(number, loader)
-    for kind, dumper in _RAW_DUMPERS:
-        cursor.adapters.register_dumper(kind, dumper)
+def _adapt(cursor: psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any], *, raw: bool) -> None:
+    adapters = cursor.adapters
+    for number, loader in _RAW_LOADERS if raw else _LOADERS:
+        adapters.register_loader(number, loader)
+    if raw:
+        for kind, dumper in _RAW_DUMPERS:
+            adapters.register_dumper(kind, dumper)
 
 
 def execute(conn: Sync, op: Op[T], *, binary: bool = False) -> T:
     """Run one op on a connection of our own, in whatever state it is; a worker's may be in autocommit mode."""
     try:
         with psycopg.RawCursor(conn, row_factory=tuple_row) as cursor:
-            _adapt(cursor, op)
+            _adapt(cursor, raw=op.raw)
             cursor.execute(op.sql, op.params, binary=binary or op.raw)
             return op.read(cursor.fetchall())
     except psycopg.Error as error:
@@ -129,7 +120,7 @@ async def execute_async(conn: Async, op: Op[T], *, binary: bool = False) -> T:
     """`execute`, for an async connection."""
     try:
         async with psycopg.AsyncRawCursor(conn, row_factory=tuple_row) as cursor:
-            _adapt(cursor, op)
+            _adapt(cursor, raw=op.raw)
             await cursor.execute(op.sql, op.params, binary=binary or op.raw)
             return op.read(await cursor.fetchall())
     except psycopg.Error as error:
@@ -214,7 +205,7 @@ async def _run_all_async(conn: Async, ops: Iterable[Op[list[T]]], *, ahead: bool
 
 def _sent(conn: Sync, op: Op[Any]) -> psycopg.RawCursor[Any]:
     cursor = psycopg.RawCursor(conn, row_factory=tuple_row)
-    _with_our_loaders(cursor)
+    _adapt(cursor, raw=False)
     cursor.execute(op.sql, op.params, prepare=False)
     return cursor
 
@@ -231,7 +222,7 @@ async def _read_next_async(sent: deque[tuple[Op[list[T]], psycopg.AsyncRawCursor
 
 async def _sent_async(conn: Async, op: Op[Any]) -> psycopg.AsyncRawCursor[Any]:
     cursor = psycopg.AsyncRawCursor(conn, row_factory=tuple_row)
-    _with_our_loaders(cursor)
+    _adapt(cursor, raw=False)
     await cursor.execute(op.sql, op.params, prepare=False)
     return cursor
 

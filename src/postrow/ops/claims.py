@@ -145,27 +145,29 @@ def _read_exceptions(rows: Sequence[Row]) -> dict[Key, Outcome]:
     return {(row[0], UUID(bytes=row[1])): row[2] for row in rows}
 
 
-def ack_one(message: Message[Any]) -> Op[None]:
-    """Done, in the transaction of the effect: waits for the row, and raises what the fence says.
+def ack_with_effects(messages: Sequence[Message[Any]]) -> Op[None]:
+    """Done, in the transaction of their effects: waits for the rows, and raises what the fence says.
 
     Raises:
-        LeaseLostError: when the answer is read.
+        LeaseLostError: when the answer is read, of the first message that is not ours.
     """
 
     def read(rows: Sequence[Row]) -> None:
-        outcome: Outcome = rows[0][2]
-        if outcome == "stale":
-            raise LeaseLostError(
-                f"message {message.id} of queue {message.queue} is not ours any more: its lease has ended",
-                hint="Roll this transaction back: whoever has the message now does its work again.",
-            )
-        if outcome != "accepted":
-            raise LeaseLostError(
-                f"message {message.id} of queue {message.queue} is settled already",
-                hint="Roll this transaction back: its work was done by another run.",
-            )
+        outcomes: dict[Key, Outcome] = {(tenant, id_): outcome for tenant, id_, outcome in rows}
+        for message in messages:
+            outcome = outcomes[message.tenant, message.id]
+            if outcome == "stale":
+                raise LeaseLostError(
+                    f"message {message.id} of queue {message.queue} is not ours any more: its lease has ended",
+                    hint="Roll this transaction back: whoever has the message now does its work again.",
+                )
+            if outcome != "accepted":
+                raise LeaseLostError(
+                    f"message {message.id} of queue {message.queue} is settled already",
+                    hint="Roll this transaction back: its work was done by another run.",
+                )
 
-    held = [Held(message.tenant, message.id, message.claim_token)]
+    held = [Held(message.tenant, message.id, message.claim_token) for message in messages]
     sql = "select tenant, id, outcome from postrow.ack($1::text::text[], $2::text::uuid[], $3::text::uuid[])"
     return Op(sql, _lists(held), read)
 

@@ -27,7 +27,7 @@ from postrow.worker import Worker
 from postrow.worker.acker import Acker
 from postrow.worker.connections import Database, Weather
 from postrow.worker.executor import Executor
-from postrow.worker.outcomes import lease_lost
+from postrow.worker.outcomes import lease_lost, raised_in
 from postrow.worker.registry import present_version, registrations
 from postrow.worker.slots import Slot, Slots
 from postrow.worker.transactions import Transactions
@@ -352,24 +352,31 @@ class _Draining:
     def _recording(self, consumer: Consumer) -> Consumer:
         """The consumer with a handler that leaves what it raises in `_raised`: an outcome has only its text."""
         handler = consumer.handler
+        many = consumer.batch is not None
 
-        async def run_async(message: Message[Any]) -> None:
+        async def run_async(given: Message[Any] | list[Message[Any]]) -> object:
             try:
-                await handler(message)
+                return self._seen(await handler(given), many=many)
             except asyncio.CancelledError:
                 raise
             except BaseException as error:
                 self._record(error)
                 raise
 
-        def run(message: Message[Any]) -> object:
+        def run(given: Message[Any] | list[Message[Any]]) -> object:
             try:
-                return handler(message)
+                return self._seen(handler(given), many=many)
             except BaseException as error:
                 self._record(error)
                 raise
 
         return dataclasses.replace(consumer, handler=run_async if consumer.is_async else run)
+
+    def _seen(self, result: object, *, many: bool) -> object:
+        """What a handler returned; of many messages, here of one, it can be an exception in a list."""
+        if many and isinstance(result, list | tuple) and len(result) == 1 and (error := raised_in(result[0])):
+            self._raised = (error, error.__traceback__)
+        return result
 
     def _record(self, error: BaseException) -> None:
         traceback = error.__traceback__

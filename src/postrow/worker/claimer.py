@@ -13,7 +13,7 @@ import psycopg
 
 from postrow.drivers.psycopg3 import execute_async
 from postrow.ops import claims, fleet, taps
-from postrow.queues import Consumer
+from postrow.queues import MOST_OF_A_BATCH, Consumer
 from postrow.worker.acker import Acker
 from postrow.worker.connections import Database, Weather
 from postrow.worker.executor import Executor
@@ -24,7 +24,7 @@ from postrow.worker.slots import Slot, runs
 
 log = logging.getLogger("postrow.worker")
 
-BATCH = 500  # messages in one claim
+BATCH = MOST_OF_A_BATCH  # messages in one claim
 MAX_BYTES = 32_000_000  # of payload text in one claim
 KEEN = 0.002  # seconds until the next look, for a tap's window after one that found work and left slots free
 HELD_UP = 0.02  # seconds until the next look, when the acker is behind, or groups are

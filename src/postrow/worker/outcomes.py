@@ -48,14 +48,30 @@ def lease_lost(slot: Slot) -> LeaseLostError:
 
 
 def of_each(value: object, count: int) -> Sequence[Outcome]:
-    """The outcomes of a handler of many messages that returned this: a list has one result for each message.
+    """The outcomes of a handler of many messages that returned this: nothing, or a list with one result for each.
 
-    An exception in it is that message's failure, or what `Retry`, `Snooze` and `Bury` say; anything else is done. So is
-    what asyncio.gather(..., return_exceptions=True) gives.
+    An exception in it is that message's failure, or what `Retry`, `Snooze` and `Bury` say; anything else is done: as
+    asyncio.gather(..., return_exceptions=True) gives it. What is neither fails them all, lest failures be overlooked.
     """
+    if value is None:
+        return [DONE] * count
     if not isinstance(value, list | tuple):
-        return [returned(value)] * count
+        outcome = returned(value)
+        if outcome is DONE:
+            text = f"the handler of batches returned {type(value).__name__}: return None, or a list with one for each"
+            outcome = Outcome("fail", text, "TypeError")
+        return [outcome] * count
     if len(value) != count:
-        text = f"the handler returned {len(value)} results for {count} messages: return one for each, or nothing"
+        text = f"the handler returned {len(value)} results for {count} messages: return one for each, or None"
         return [Outcome("fail", text, "ValueError")] * count
-    return [failure(result) if isinstance(result, BaseException) else DONE for result in value]
+    return [DONE if error is None else failure(error) for error in map(raised_in, value)]
+
+
+def raised_in(result: object) -> BaseException | None:
+    """The exception that a result is, also where it is a class; None: it is none."""
+    if isinstance(result, type) and issubclass(result, BaseException):
+        try:
+            return result()
+        except BaseException as error:  # noqa: BLE001  # it wants arguments, or its own code is broken
+            return error
+    return result if isinstance(result, BaseException) else None

@@ -76,12 +76,13 @@ def say_wiring(app: App, consumers: Sequence[Consumer], *, worker: str) -> None:
     """Log what a worker handles, and what is routed to its app's queues."""
     for consumer in consumers:
         log.info(
-            "worker %s: queue %s -> %s%s, concurrency %s, lease %g s, %s attempts%s",
+            "worker %s: queue %s -> %s%s, concurrency %s%s, lease %g s, %s attempts%s",
             worker,
             consumer.queue.name,
             consumer.name,
             "" if consumer.tenant == "*" else f" (tenant {consumer.tenant})",
             consumer.concurrency,
+            "" if consumer.batch is None else f" (batches of up to {consumer.batch})",
             consumer.lease.total_seconds(),
             consumer.max_attempts,
             "".join(f", {limit}" for limit in _limits(consumer)),

@@ -60,7 +60,7 @@ class Transactions:
             conn.prepare_threshold = self._database.prepare_threshold
             with conn.transaction():
                 yield conn
-                execute(conn, claims.ack_one(message))
+                execute(conn, claims.ack_with_effects([message]))
                 acked = True
             slot.settled = slot.gone = acked
 
@@ -72,7 +72,7 @@ class Transactions:
             conn.prepare_threshold = self._database.prepare_threshold
             async with conn.transaction():
                 yield conn
-                await execute_async(conn, claims.ack_one(message))
+                await execute_async(conn, claims.ack_with_effects([message]))
                 acked = True
             slot.settled = slot.gone = acked
 

@@ -1,5 +1,6 @@
 """Handlers see the type of their queue."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, reveal_type
@@ -68,6 +69,28 @@ def base(message: postrow.Message[object]) -> None:  # who takes anything takes 
     ...
 
 
+@emails.consumer(batch=100, concurrency=2, timeout=30)
+async def send_many(messages: list[postrow.Message[Welcome]]) -> list[Exception | None]:
+    reveal_type(messages[0].payload.email)  # R: str
+    return [None for _ in messages]
+
+
+@charges.consumer(batch=10)
+def charge_many(messages: Sequence[postrow.Message[Charge]]) -> None: ...
+
+
+@emails.consumer(batch=10)  # E: arg-type
+def of_one_of_many(message: postrow.Message[Welcome]) -> None: ...
+
+
+@emails.consumer()  # E: arg-type
+def of_many_of_one(messages: list[postrow.Message[Welcome]]) -> None: ...
+
+
+@emails.consumer(batch="10")  # E: call-overload, untyped-decorator
+def of_a_word(messages: list[postrow.Message[Welcome]]) -> None: ...
+
+
 # a handler stays a function that can be called in a test
 def call(message: postrow.Message[Charge]) -> int:
     return charge(message)
@@ -85,11 +108,11 @@ def of_the_payload_alone(message: Welcome) -> None: ...
 def of_nothing() -> None: ...
 
 
-@emails.consumer(concurency=3)  # E: call-arg
+@emails.consumer(concurency=3)  # E: call-overload, untyped-decorator
 def misspelt(message: postrow.Message[Welcome]) -> None: ...
 
 
-@emails.consumer(retry="exponential")  # E: arg-type
+@emails.consumer(retry="exponential")  # E: call-overload, untyped-decorator
 def with_a_word(message: postrow.Message[Welcome]) -> None: ...
 
 
