@@ -276,7 +276,8 @@ class Value(dict):
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-def test_a_worker_that_has_nothing_to_do_holds_no_payload(app, db, start, wait_for, monkeypatch, kind):
+@pytest.mark.parametrize("batch", [None, 10])
+def test_a_worker_that_has_nothing_to_do_holds_no_payload(app, db, start, wait_for, monkeypatch, kind, batch):
     queue = app.queue("q")
     alive = []
 
@@ -287,13 +288,13 @@ def test_a_worker_that_has_nothing_to_do_holds_no_payload(app, db, start, wait_f
 
     monkeypatch.setattr(type(queue.codec), "decode", decode)
 
-    async def in_the_loop(message):
-        assert message.payload
+    async def in_the_loop(given):
+        in_a_thread(given)
 
-    def in_a_thread(message):
-        assert message.payload
+    def in_a_thread(given):
+        assert all(message.payload for message in (given if batch else [given]))
 
-    queue.consumer()(in_the_loop if kind == "async" else in_a_thread)
+    queue.consumer(batch=batch)(in_the_loop if kind == "async" else in_a_thread)
     db.put_many([{"n": n} for n in range(20)])
     start()
     wait_for(lambda: db.done() == 20)

@@ -65,9 +65,7 @@ class Tasks(Generic[T]):
             if (
                 task.cancelling()
                 or _has_changed(before)
-                or getattr(
-                    task, "_callbacks", None
-                )  # asyncio itself reads it from other modules; a factory's may lack it
+                or getattr(task, "_callbacks", None)  # a task of a factory's may lack it
                 or task.get_name() != name
                 or time.monotonic() > until
             ):
