@@ -169,7 +169,7 @@ ENQUEUES = {
     "enqueue_many, its own": lambda pg, past: (
         pg.row("enqueue_many", queue="q", messages=[{"payload": 1, "available_at": past.isoformat()}]).id
     ),
-    "enqueue_lines": lambda pg, past: pg.row("enqueue_lines", queue="q", payloads="1", available_at=past).id,
+    "enqueue_lines": lambda pg, past: pg.row("enqueue_lines", queue="q", payloads="1", available_at=past).first_id,
     "publish": lambda pg, past: pg.row("publish", topic="t", payload=1, available_at=past).id,
 }
 
