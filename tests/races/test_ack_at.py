@@ -61,7 +61,7 @@ RIVALS = pytest.mark.parametrize("rival", [SWEEP, EXTEND, ACK_AT, ACK, FAIL])
 
 
 @RIVALS
-def test_what_another_has_in_hand_is_busy_and_the_rest_is_accepted_without_waiting(expired, rival):
+def test_what_another_has_in_hand_is_busy_and_nothing_waits(expired, rival):
     worker, other, rows = expired
     other.begin()
     rival(other, rows)
