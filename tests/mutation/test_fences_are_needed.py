@@ -49,9 +49,9 @@ class Mutation:
         return ";\n".join(statements)
 
 
-# Forced plans have two fences each, made at each call (or kept, where a place is looked up) and by few kinds of scan: one
-# alone holds in what we could find (tests/plans), so both are taken out together; and the kinds of scan alone, where that
-# does harm.
+# Forced plans have two fences each, made at each call (or kept, where a place is looked up) and by few kinds of scan:
+# one alone holds in what we could find (tests/plans), so both are taken out together; and the kinds of scan alone,
+# where that does harm.
 KEPT = {r" ?set plan_cache_mode = \w+": ""}
 SCANS = {r" ?set enable_\w+ = \w+": ""}
 WHOLE_INDEX = {r"enable_bitmapscan = on": "enable_bitmapscan = off", r"enable_indexscan = off": "enable_indexscan = on"}
