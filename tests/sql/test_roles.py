@@ -48,6 +48,7 @@ PUBLIC_API = {  # function: (roles, a call of it)
     "taps_kept_back": ({WORKER, ADMIN}, {"queue": "q"}),
     "release_claim": ({WORKER, ADMIN}, {"token": ID}),
     "ack": ({WORKER, ADMIN}, FENCE),
+    "ack_at": ({WORKER, ADMIN}, {**FENCE, "places": ["(0,1)"]}),
     "fail": ({WORKER, ADMIN}, {**FENCE, "errors": ["x"]}),
     "release": ({WORKER, ADMIN}, FENCE),
     "bury": ({WORKER, ADMIN}, {**FENCE, "reasons": ["x"]}),
