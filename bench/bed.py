@@ -66,13 +66,33 @@ def settle(dsn):
         conn.execute("checkpoint")
 
 
+class Figure(float):
+    """A figure with its target: `least`, or `most`."""
+
+    def __new__(cls, value, *, least=None, most=None):
+        figure = super().__new__(cls, value)
+        figure.least, figure.most = least, most
+        return figure
+
+    def verdict(self, value):
+        """The target, and whether `value`, such as the median of several of these figures, meets it."""
+        both = {"at least": self.least, "at most": self.most}
+        bounds = [f"{word} {bound:g}" for word, bound in both.items() if bound is not None]
+        met = (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+        return f"{', '.join(bounds)}: {'met' if met else '**missed**'}"
+
+
 @contextmanager
-def program(name, dsn, *arguments):
-    """One of the programs beside this file, as a process that is ended at last; its lines come from `.stdout`."""
+def program(name, dsn, *arguments, errors=None):
+    """One of the programs beside this file, as a process that is ended at last; its lines come from `.stdout`.
+
+    `errors`: the file for what it writes to stderr.
+    """
     process = subprocess.Popen(
         [sys.executable, HERE / name, *map(str, arguments)],
         env={**os.environ, "POSTROW_DSN": dsn},
         stdout=subprocess.PIPE,
+        stderr=errors,
         text=True,
     )
     try:
@@ -82,9 +102,9 @@ def program(name, dsn, *arguments):
         process.wait(60)
 
 
-def worker(dsn, queue, *options):
+def worker(dsn, queue, *options, errors=None):
     """A worker process; see worker_app.py."""
-    return program("worker_app.py", dsn, queue, *options)
+    return program("worker_app.py", dsn, queue, *options, errors=errors)
 
 
 def wait_until(conn, statement, expected, *, deadline=300, pause=0.1):
@@ -97,6 +117,27 @@ def wait_until(conn, statement, expected, *, deadline=300, pause=0.1):
         if time.monotonic() > end:
             raise SystemExit(f"gave up: {statement} is {found}, not {expected}")
         time.sleep(pause)
+
+
+def wait_done(conn, first, count, *, deadline=300):
+    """Wait until so many messages with later ids than `first` are in history: a look by index, which disturbs little.
+
+    Counting the live table reads all that is dead in it.
+    """
+    wait_until(conn, f"select count(*) >= {count} from postrow.history where id > '{first}'", True, deadline=deadline)
+
+
+def wait_empty(conn, queue="noop", *, deadline=300):
+    """Wait until nothing is unfinished: first for the free ones, by index, then for those under way."""
+    wait_until(conn, f"select count(*) from postrow.lanes('{queue}')", 0, deadline=deadline, pause=0.5)
+    wait_until(conn, "select count(*) from postrow.message", 0, deadline=deadline, pause=0.5)
+
+
+def next_id(conn):
+    """An id before that of every message to come."""
+    found = conn.execute("select postrow.uuid7()").fetchone()[0]
+    conn.rollback()
+    return found
 
 
 def drained(dsn, count, queue="noop", *, what="true"):

@@ -19,11 +19,12 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Panels above each other over the same seconds; `name` is the file's."""
+    """Panels above each other over the same seconds, or what else `along` says; `name` is the file's."""
 
     name: str
     title: str
     panels: Sequence[Panel]
+    along: str = "seconds since the beginning"
 
 
 def nowhere(_chart):
@@ -43,7 +44,7 @@ def save(chart, folder):
             axes.set_ylim(bottom=0)
             axes.margins(x=0.01)
             axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
-        axes.set_xlabel("seconds since the beginning")
+        axes.set_xlabel(chart.along)
 
 
 def save_bars(name, title, measures, folder):

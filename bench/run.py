@@ -5,6 +5,7 @@ Ratios are of figures from the same run, alternating, since machines are shared 
 """
 
 import argparse
+import inspect
 import json
 import os
 import re
@@ -17,13 +18,18 @@ import time
 from functools import partial
 from pathlib import Path
 
+import deep
 import flow
+import held
 import late
 import order
 import plots
+import pressure
 import psycopg
+import soak
+import spike
 import taps
-from bed import PAYLOAD, backlog, database, drained, fill, wait_until, worker
+from bed import PAYLOAD, Figure, backlog, database, drained, fill, worker
 from handles import compare
 
 import postrow
@@ -126,103 +132,102 @@ def scheduled(server, count=50_000, tomorrow=1_000_000):
     return {"drain with a million scheduled / empty": full / empty}
 
 
-def burst(conn, count):
-    """Messages a second of a running worker over `count` messages that were put in at once."""
-    mark = conn.execute("select clock_timestamp()").fetchone()[0]
-    postrow.enqueue_many(conn, "noop", [PAYLOAD] * count)
-    conn.commit()
-    wait_until(conn, "select count(*) from postrow.message", 0)
-    seconds = conn.execute(
-        "select extract(epoch from max(finished_at) - min(started_at))::float8 from postrow.history "
-        "where enqueued_at >= %s",
-        [mark],
-    ).fetchone()[0]
-    conn.rollback()
-    return count / seconds
-
-
-def held(server, backlog=100_000, rate=2_000, seconds=120):
-    """Claims' speed in the second minute of a REPEATABLE READ transaction with an xid, under a steady load.
-
-    The load goes on over an old backlog that was drained after the snapshot was taken. Speed is that of bursts of
-    20,000 messages, before the snapshot and in its second minute.
-    """
-    with (
-        database(server) as dsn,
-        psycopg.connect(dsn) as conn,
-        psycopg.connect(dsn) as reader,
-        worker(dsn, "noop"),
-    ):
-        before = statistics.median(burst(conn, 20_000) for _ in range(5))
-        reader.execute("set transaction isolation level repeatable read")
-        reader.execute("create temporary table held_open (n int)")  # assigns an xid
-        reader.execute("select count(*) from postrow.message")
-        fill(conn, "noop", backlog)
-        began = time.monotonic()
-        after = []
-        while time.monotonic() - began < seconds or not after:
-            fill(conn, "noop", rate // 2)
-            time.sleep(0.5)
-            if time.monotonic() - began > seconds / 2 and len(after) < 5:
-                wait_until(conn, "select count(*) from postrow.message", 0)
-                after.append(burst(conn, 20_000))
-        reader.rollback()
-    return {"claims under a held snapshot, second minute / before": statistics.median(after) / before}
-
-
 def handles(server, **numbers):
     """Every handle that a driver knows, against psycopg's connection."""
     with database(server) as dsn:
         return compare(dsn, PAYLOAD, **numbers)
 
 
-WORKLOADS = {"drain": drain, "bulk": bulk, "latency": latency, "scheduled": scheduled, "held": held, "handles": handles}
+WORKLOADS = {"drain": drain, "bulk": bulk, "latency": latency, "scheduled": scheduled, "handles": handles}
 WORKLOADS |= flow.WORKLOADS | order.WORKLOADS | late.WORKLOADS | taps.WORKLOADS
+HEALTH = held.WORKLOADS | deep.WORKLOADS | pressure.WORKLOADS | spike.WORKLOADS | soak.WORKLOADS
+EVERY = WORKLOADS | HEALTH
+CHARTED = {*flow.WORKLOADS, *HEALTH}
 SMALL = {  # numbers of a smoke run
     "drain": {"count": 2000},
     "latency": {"seconds": 1},
     "scheduled": {"count": 2000, "tomorrow": 1000},
-    "held": {"backlog": 1000, "rate": 200, "seconds": 4},
     "handles": {"singles": 5, "many": 100},
     **flow.SMALL,
     **order.SMALL,
     **late.SMALL,
     **taps.SMALL,
+    **held.SMALL,
+    **deep.SMALL,
+    **pressure.SMALL,
+    **spike.SMALL,
+    **soak.SMALL,
 }
 # minutes long: they compare within themselves
-ONCE = {"held", "scheduled", "rare", "idle", *flow.WORKLOADS, *late.WORKLOADS}
+ONCE = {"scheduled", "rare", "idle", *late.WORKLOADS, *CHARTED}
 
 
-def main():
+def overrides(given, function):
+    """Of NAME=VALUE texts those that a workload takes, as numbers."""
+    pairs = dict(text.split("=", 1) for text in given)
+    return {name: json.loads(pairs[name]) for name in parameters(function) & set(pairs)}
+
+
+def parameters(function):
+    """The numbers of a workload; one that hands the rest on to another has those, too."""
+    found = inspect.signature(function).parameters
+    rest = parameters(held.held) if "numbers" in found and function in held.WORKLOADS.values() else set()
+    return {name for name, one in found.items() if one.kind is one.KEYWORD_ONLY} | rest
+
+
+def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workloads", nargs="*", choices=[[], *WORKLOADS], help="all of them if none is named")
+    parser.add_argument(
+        "workloads",
+        nargs="*",
+        choices=[[], *EVERY, "health"],
+        help="none: all but those of health, which take more than an hour; `health`: all of those",
+    )
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--bin", type=Path, help="the folder of the server's programs")
     parser.add_argument("--smoke", action="store_true", help="small numbers, once: does it run at all?")
     parser.add_argument("--plots", type=Path, help="the folder for charts, as SVG; needs the extra `bench`")
     parser.add_argument("--workers", type=int, default=1, help="worker processes of fairness")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a number of the workloads, as in seconds=40"
+    )
     options = parser.parse_args()
-    names = options.workloads or list(WORKLOADS)
-    numbers = {name: dict(SMALL.get(name, {})) if options.smoke else {} for name in WORKLOADS}
-    numbers["fairness"]["workers"] = options.workers
-    if options.plots:
-        for name in flow.WORKLOADS:
-            numbers[name]["draw"] = partial(plots.save, folder=options.plots)
+    named = options.workloads or [*WORKLOADS]
+    options.workloads = [name for one in named for name in (HEALTH if one == "health" else [one])]
+    return options
+
+
+def numbers_of(name, options):
+    numbers = dict(SMALL.get(name, {})) if options.smoke else {}
+    numbers |= overrides(options.set, EVERY[name])
+    if name == "fairness":
+        numbers["workers"] = options.workers
+    if options.plots and name in CHARTED:
+        numbers["draw"] = partial(plots.save, folder=options.plots)
+    return numbers
+
+
+def main():
+    options = arguments()
     results = {}
     with Server(bin_dir=options.bin, settings=SETTINGS) as server:
         for turn in range(1 if options.smoke else options.runs):
-            for name in names:
+            for name in options.workloads:
                 if turn and name in ONCE:
                     continue
                 print(f"{name}, run {turn + 1} ...", file=sys.stderr, flush=True)
-                for key, value in WORKLOADS[name](server, **numbers[name]).items():
+                for key, value in EVERY[name](server, **numbers_of(name, options)).items():
                     results.setdefault(key, []).append(value)
+                    if name in HEALTH:
+                        print(f"  {key}: {value:,.2f}", file=sys.stderr, flush=True)
         version = server.version
     print(f"\nPostgres {version}, {os.cpu_count()} cores, Python {sys.version.split()[0]}\n")
-    print("| what | median | runs |\n|---|---:|---|")
+    print("| what | median | runs | target |\n|---|---:|---|---|")
     for key, values in results.items():
-        shown = [f"{value:,.0f}" if value >= 100 else f"{value:.2f}" for value in [statistics.median(values), *values]]
-        print(f"| {key} | {shown[0]} | {', '.join(shown[1:])} |")
+        median = statistics.median(values)
+        shown = [f"{value:,.0f}" if value >= 100 else f"{value:.2f}" for value in [median, *values]]
+        target = values[0].verdict(median) if isinstance(values[0], Figure) else ""
+        print(f"| {key} | {shown[0]} | {', '.join(shown[1:])} | {target} |")
 
 
 if __name__ == "__main__":

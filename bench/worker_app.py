@@ -1,8 +1,10 @@
 """The app whose worker process the benchmark drains: a handler that does nothing, and one that notes when it ran.
 
-With `timed` as the second argument it prints at its end what each call of its claimer took.
+With `timed` as the second argument it prints at its end what each call of its claimer took; for queue `counted`, how
+often its handler ran.
 """
 
+import itertools
 import json
 import sys
 import time
@@ -13,6 +15,7 @@ from postrow.worker import Worker, claimer
 app = postrow.App()
 noop = app.queue("noop")
 stamped = app.queue("stamped")
+ran = itertools.count()
 
 
 @noop.consumer(concurrency=1000)
@@ -32,6 +35,11 @@ app.queue("rated").consumer(concurrency=1000, name="rated", rate=postrow.Rate(10
 @stamped.consumer(concurrency=100)
 async def note_the_time(message):
     print(json.dumps([message.payload["n"], time.time()]), flush=True)
+
+
+@app.queue("counted").consumer(concurrency=1000)
+async def count(_message):
+    next(ran)
 
 
 def timed(execute, calls):
@@ -54,3 +62,5 @@ if __name__ == "__main__":
     Worker(app, queues=[sys.argv[1]]).run()
     if calls:
         print(json.dumps(calls))
+    if sys.argv[1] == "counted":
+        print(next(ran))

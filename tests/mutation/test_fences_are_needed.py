@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 FENCES = "tests/races/test_fences.py::"
 GROUPS = "tests/races/test_groups.py::"
 LIMITS = "tests/races/test_limits.py::"
+AT = "tests/races/test_ack_at.py::"
+AT_ALONE = "tests/sql/test_ack_at.py::"
 CLAIM = "tests/plans/test_claim.py::"
 SETTLE = "tests/plans/test_settle.py::"
 
@@ -47,8 +49,9 @@ class Mutation:
         return ";\n".join(statements)
 
 
-# Forced plans have two fences each, made at each call and by few kinds of scan: one alone holds in what we could find
-# (tests/plans), so both are taken out together; and the kinds of scan alone, where that does harm.
+# Forced plans have two fences each, made at each call (or kept, where a place is looked up) and by few kinds of scan:
+# one alone holds in what we could find (tests/plans), so both are taken out together; and the kinds of scan alone,
+# where that does harm.
 KEPT = {r" ?set plan_cache_mode = \w+": ""}
 SCANS = {r" ?set enable_\w+ = \w+": ""}
 WHOLE_INDEX = {r"enable_bitmapscan = on": "enable_bitmapscan = off", r"enable_indexscan = off": "enable_indexscan = on"}
@@ -56,6 +59,7 @@ BY_KEY = SCANS | {r"m\.ctid = w\.tid and ": ""}
 TWO_ACKS = FENCES + "test_of_two_acks_at_once_one_is_accepted"
 SWEPT = FENCES + "test_an_ack_that_waited_for_the_sweep_is_stale"
 EXTEND = FENCES + "test_extend_does_not_wait_for_an_ack_that_is_not_committed"
+UNCOUNTED = {r"v_gone\.count < cardinality\(finish\.tids\)": "false"}  # `finish` sees what it does not find, and raises
 PASSES_BY = FENCES + "test_a_claim_passes_by_what_another_has_locked"
 
 MUTATIONS = {
@@ -66,7 +70,7 @@ MUTATIONS = {
         "take",
     ),
     "a settlement does not lock its rows": Mutation(
-        "70_settle", {r"for update\) l\) t": ") l) t"}, (TWO_ACKS, SWEPT), "take"
+        "70_settle", {r"for update\) l\) t": ") l) t"} | UNCOUNTED, (TWO_ACKS, SWEPT)
     ),
     "a settlement that shall not wait does not lock its rows": Mutation(
         "70_settle", {r"for update skip locked": ""}, (EXTEND,), "take"
@@ -75,7 +79,7 @@ MUTATIONS = {
     "the outcome is read with the snapshot from before the wait": Mutation(
         "70_settle",
         {
-            r"v_taken    record := ": "v_seen jsonb := (select jsonb_object_agg(o.id, o.outcome) "
+            r"v_taken  record := ": "v_seen jsonb := (select jsonb_object_agg(o.id, o.outcome) "
             "from postrow.outcomes(ack.tenants, ack.ids, ack.tokens, '{}') o);\n    v_taken record := ",
             r"return query select \* from": "return query select o.tenant, o.id, case o.outcome when 'accepted' "
             "then 'accepted' else v_seen ->> o.id::text end from",
@@ -83,6 +87,108 @@ MUTATIONS = {
         },
         (SWEPT,),
         "ack",
+    ),
+    "an ack by place does not compare the token": Mutation(
+        "70_settle",
+        {r" +and m\.claim_token = ack_at\.tokens\[w\.n\]\n": ""},
+        (
+            AT_ALONE + "test_another_token_is_stale_and_changes_nothing",
+            AT_ALONE + "test_a_free_message_is_stale_and_stays_as_it_is",
+            AT_ALONE + "test_a_message_that_was_claimed_again_at_the_place_that_it_has_now_is_stale",
+        ),
+        "ack_at",
+    ),
+    "an ack by place takes what nobody holds for what a null token holds": Mutation(
+        "70_settle",
+        {r"m\.claim_token = ack_at\.": "m.claim_token is not distinct from ack_at."},
+        (AT_ALONE + "test_a_null_token_is_not_that_of_a_message_that_nobody_holds",),
+        "ack_at",
+    ),
+    "an ack by place does not ask which message is there": Mutation(
+        "70_settle",
+        {r"m\.tenant = w\.tenant and m\.id = ack_at\.ids\[w\.n\]": "true"},
+        (
+            AT_ALONE + "test_the_place_of_another_message_does_no_harm",
+            AT_ALONE + "test_one_id_in_two_tenants_is_two_messages_at_two_places",
+        ),
+        "ack_at",
+    ),
+    "an ack by place believes in the place alone": Mutation(
+        "70_settle",
+        {
+            r"m\.tenant = w\.tenant and m\.id = ack_at\.ids\[w\.n\]": "true",
+            r" +and m\.claim_token = ack_at\.tokens\[w\.n\]\n": "",
+        },
+        (
+            AT_ALONE + "test_a_message_that_took_the_place_of_one_that_is_gone_is_never_acknowledged_for_it",
+            AT_ALONE + "test_a_message_that_moved_is_acknowledged_when_another_has_its_place",
+        ),
+        "ack_at",
+    ),
+    "an ack by place does not look for what has moved": Mutation(
+        "70_settle",
+        {r"n <> all \(v_taken\)": "false"},
+        (
+            AT_ALONE + "test_a_message_whose_lease_was_renewed_has_moved_and_is_accepted",
+            AT_ALONE + "test_a_place_where_nothing_is_does_no_harm",
+        ),
+        "ack_at",
+    ),
+    "an ack by place does not lock its rows": Mutation(
+        "70_settle",
+        {r"(?<=ack_at\.tokens\[w\.n\]\n) +for update skip locked": ""} | UNCOUNTED,
+        (AT + "test_what_another_has_in_hand_is_busy_and_nothing_waits[at their places-another ack_at]",),
+    ),
+    "an ack by place waits": Mutation(
+        "70_settle",
+        {r" skip locked": ""},
+        (AT + "test_what_another_has_in_hand_is_busy_and_nothing_waits[at their places-extend]",),
+        "ack_at",
+    ),
+    "an ack by place waits for what has moved": Mutation(
+        "70_settle",
+        {r"unnest\(v_others\) n\), false\)": "unnest(v_others) n), true)"},
+        (AT + "test_what_another_has_in_hand_is_busy_and_nothing_waits[elsewhere-extend]",),
+        "ack_at",
+    ),
+    "an ack by place does not see what stands twice under two tokens": Mutation(
+        "70_settle",
+        {r" +perform postrow\.check_settle\(.*\);\n": ""},
+        (AT_ALONE + "test_a_message_that_stands_twice_is_refused_as_ack_refuses_it",),
+        "ack_at",
+    ),
+    "what is settled is not counted": Mutation(
+        "70_settle", UNCOUNTED, (AT_ALONE + "test_a_message_that_stands_twice_is_refused_as_ack_refuses_it",), "finish"
+    ),
+    "what is settled does not let its group go on": Mutation(
+        "70_settle",
+        {r"if v_gone\.grouped then": "if false then"},
+        (AT_ALONE + "test_the_next_of_a_group_is_set_free",),
+        "finish",
+    ),
+    "what is settled does not tell that there is room": Mutation(
+        "70_settle",
+        {r"if v_limited then": "if false then"},
+        ("tests/sql/test_tap.py::test_an_ack_within_a_limit_taps_for_the_room_that_it_makes",),
+        "finish",
+    ),
+    "history is kept where the consumer wants none": Mutation(
+        "70_settle",
+        {r"where v_all or postrow\.keeps_history\(m\.queue, m\.tenant\)": ""},
+        (
+            AT_ALONE + "test_no_history_is_kept_where_the_consumer_says_so",
+            "tests/sql/test_settle.py::test_ack_keeps_no_history_where_the_consumer_says_so",
+        ),
+        "finish",
+    ),
+    "an ack by place finds its messages by their keys, by any plan": Mutation(
+        "70_settle", KEPT | BY_KEY, (SETTLE + "test_an_ack_of_a_batch_by_its_places",), "ack_at"
+    ),
+    "what is settled is taken out by any plan": Mutation(
+        "70_settle",
+        KEPT | SCANS | {r"m\.ctid = w\.tid": "m.ctid::text = w.tid::text"},
+        (SETTLE + "test_an_ack_of_a_batch_by_its_places",),
+        "finish",
     ),
     "a claim waits for locked rows": Mutation("60_claim", {r" skip locked": ""}, (PASSES_BY,), "pick"),
     "a claim of lanes waits for locked rows": Mutation("60_claim", {r" skip locked": ""}, (PASSES_BY,), "claim_lanes"),
@@ -96,7 +202,7 @@ MUTATIONS = {
         "retry_or_kill",
     ),
     "a claim marks its messages by their keys, by any plan": Mutation(
-        "60_claim", BY_KEY, (CLAIM + "test_claim_from_a_deep_lane[refilled-null-'t']",), "mark"
+        "60_claim", KEPT | BY_KEY, (CLAIM + "test_claim_from_a_deep_lane[refilled-null-'t']",), "mark"
     ),
     "a claim keeps plans, of any kind": Mutation(
         "60_claim",

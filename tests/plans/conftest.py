@@ -35,10 +35,12 @@ CALLS = (
     "mark(array_fill(1, array[50]), {tenants}, {ids}, {tids}, null, null, null, '1 h', 'w', gen_random_uuid(), now())",
     "claim_lanes('cold', '{{t}}', '{{0}}', '{{null}}', 50, 50, worker => 'w')",
     "lanes('cold', worker => 'w')",
+    "lanes_ahead('cold', '{{t}}', '{{0}}', '{{null}}', worker => 'w')",
     "sweep('leases', 1)",
     "release_claim(gen_random_uuid())",
     "ack({three})",
     "ack({three}, wait => false)",
+    "ack_at({three}, {tids})",
     "fail({three}, {texts})",
     "bury({three}, {texts})",
     "release({three})",
@@ -108,10 +110,11 @@ class Plans:
     def claimed(self, batch):
         """Claims a batch from the deep lane, and gives the lists that a settlement takes."""
         rows = self.conn.execute(
-            "select tenant, id, claim_token from postrow.claim('deep', %s, tenant => 't', lease => '1 day')", [batch]
+            "select tenant, id, claim_token, place from postrow.claim('deep', %s, tenant => 't', lease => '1 day')",
+            [batch],
         ).fetchall()
         assert len(rows) == batch
-        return dict(zip(("tenants", "ids", "tokens"), map(list, zip(*rows, strict=True)), strict=True))
+        return dict(zip(("tenants", "ids", "tokens", "places"), map(list, zip(*rows, strict=True)), strict=True))
 
 
 def load(conn, queue, count, *, tenants=1, priority=0, due="-1 hour", lease=None):

@@ -85,6 +85,17 @@ def test_lanes_reads_one_message_a_lane(full, queue, lanes):
     work.assert_in_proportion(0, lanes=lanes)
 
 
+@pytest.mark.parametrize(("queue", "lanes"), [("wide", 1_000), ("scheduled", 2), ("deep", 1)])
+@pytest.mark.parametrize("after", ["-infinity", "now"])
+def test_lanes_ahead_reads_one_message_a_lane_and_none_before_the_watermarks(full, queue, lanes, after):
+    marks = full.lanes(queue) | {"afters": [after] * lanes}
+    call = f"lanes_ahead('{queue}', %(tenants)s::text[], %(priorities)s::smallint[], %(afters)s::timestamptz[])"
+    work = full.measure(call, marks)
+    ahead = {"wide": 0, "scheduled": 1, "deep": 0}[queue]  # what is scheduled for tomorrow
+    assert work.given == (lanes if after == "-infinity" else ahead)
+    work.assert_in_proportion(0, lanes=2 * lanes)  # and one look between each and the next
+
+
 def test_claim_with_the_statistics_of_a_table_that_was_full(emptied):
     for tenant in ("'t'", "null"):
         work = emptied.measure(f"claim('deep', 50, tenant => {tenant}, lease => '1 day')")
@@ -133,7 +144,7 @@ def test_every_hot_function_forbids_compilation_and_kept_plans(conn):
         # some plans are kept on purpose: of one index, or by place, there is nothing else it could do (lanes and
         # claim_lanes: without a sort only one gives the order), of a few rows nothing worse
         kept = name.removeprefix("postrow.") in {
-            *("has_targeted", "claim_rules", "lanes", "claim_lanes", "mark", "finish", "ack_at")
+            *("has_targeted", "claim_rules", "lanes", "lanes_ahead", "claim_lanes", "mark", "finish", "ack_at")
         }
         assert {"jit=off", f"plan_cache_mode=force_{'generic' if kept else 'custom'}_plan"} <= set(config), name
 

@@ -15,6 +15,7 @@ SETTLES = {
     "release": f"release({THREE})",
     "extend": f"extend({THREE}, '1 day')",
 }
+AT_PLACES = f"ack_at({THREE}, %(places)s)"
 every_settlement = pytest.mark.parametrize("call", SETTLES.values(), ids=SETTLES)
 
 
@@ -38,6 +39,34 @@ def test_a_settlement_of_a_batch_with_a_stale_one_in_it(full, call):
 def test_a_settlement_with_the_statistics_of_a_table_that_was_full(emptied, call):
     work = emptied.measure(call, emptied.claimed(50))
     assert work.given == 50
+    work.assert_in_proportion(50)
+
+
+def test_an_ack_of_a_batch_by_its_places(full):
+    work = full.measure(AT_PLACES, full.claimed(100))
+    assert work.given == 0, "all were accepted"
+    work.assert_in_proportion(100)
+
+
+@pytest.mark.parametrize("elsewhere", ["(0,1)", "(4000000,1)"])
+def test_an_ack_by_places_of_a_batch_that_has_moved(full, elsewhere):
+    held = full.claimed(100)
+    work = full.measure(AT_PLACES, held | {"places": [elsewhere] * 100})
+    assert work.given == 0
+    work.assert_in_proportion(100)
+
+
+def test_an_ack_by_places_with_a_stale_one_in_it(full):
+    held = full.claimed(100)
+    held["tokens"][50] = uuid.uuid4()
+    work = full.measure(AT_PLACES, held)
+    assert work.given == 1
+    work.assert_in_proportion(100)
+
+
+def test_an_ack_by_places_with_the_statistics_of_a_table_that_was_full(emptied):
+    work = emptied.measure(AT_PLACES, emptied.claimed(50))
+    assert work.given == 0
     work.assert_in_proportion(50)
 
 

@@ -41,7 +41,9 @@ class Claimant:
         )
         answer = execute(conn, op)
         self.lanes.claimed(answer.edges, self.began, answer.took)
-        return [SimpleNamespace(**row._asdict(), id=row.id, claim_token=token) for row in answer.messages]
+        return [
+            SimpleNamespace(**row._asdict(), id=row.id, due_at=row.due_at, claim_token=token) for row in answer.messages
+        ]
 
     def assert_from_watermark(self, tenant="default", priority=0):
         """The last claim of the lane did begin at its watermark: else a test would show nothing."""

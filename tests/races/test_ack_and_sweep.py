@@ -110,7 +110,7 @@ def test_the_sweep_leaves_a_message_whose_ack_is_not_committed(expired):
 
     assert sweeper.row("sweep", step="leases").done == 0
     assert sweeper.find("history", rows[0].id)
-    assert sweeper.query("select from postrow.dead_letter") == []
+    assert sweeper.query("select id from postrow.dead_letter") == []
 
 
 def test_the_sweep_finds_a_message_again_that_it_skipped_as_locked(expired):

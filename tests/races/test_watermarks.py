@@ -28,8 +28,9 @@ def test_what_commits_far_behind_the_watermark_is_claimed_after_the_next_discove
     late.commit()
     assert worker.claim() == []
     worker.assert_from_watermark()
+    due_at = other.find("message", sent).available_at
     assert ids(worker.look().claim()) == [sent]
-    assert worker.began == {("default", 0): None}
+    assert worker.began == {("default", 0): due_at}
     newer = other.put()
     assert ids(worker.look().claim()) == [newer]
     worker.assert_from_watermark()  # once is enough

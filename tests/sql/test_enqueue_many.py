@@ -140,7 +140,7 @@ def test_one_bad_message_refuses_all(pg, bad, sqlstate, said):
 
     assert error.sqlstate == sqlstate
     assert said in str(error)
-    assert pg.query("select from postrow.message") == []
+    assert pg.query("select id from postrow.message") == []
 
 
 @pytest.mark.parametrize("queue", ["", "a b", None])

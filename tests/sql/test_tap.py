@@ -389,6 +389,25 @@ def test_claim_ack_extend_and_bury_do_not_tap(producer, listener, held):
     assert listener.heard() == []
 
 
+@pytest.mark.parametrize("limit", ["max_in_flight", "tenant_max_in_flight"])
+@pytest.mark.parametrize("end", ["ack", "ack_at"])
+def test_an_ack_within_a_limit_taps_for_the_room_that_it_makes(producer, listener, limit, end):
+    producer.rows("register_consumer", queue="q", handler="h", **{limit: 1})
+    for queue in ("q", "unlimited"):
+        producer.put(queue=queue)
+    rows = producer.take() + producer.take(queue="unlimited")
+    forget(producer)
+    listener.heard()
+    lists = {
+        "tenants": [row.tenant for row in rows],
+        "ids": [row.id for row in rows],
+        "tokens": [row.claim_token for row in rows],
+    }
+    producer.rows(end, **lists, **({"places": [row.place for row in rows]} if end == "ack_at" else {}))
+
+    assert listener.heard() == ["q default"]
+
+
 # with a server of another configuration
 
 

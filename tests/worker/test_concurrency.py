@@ -2,12 +2,17 @@
 
 import asyncio
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 
 import postrow
 from postrow.errors import BadArgumentError, ConsumerConflictError
+from postrow.models import Lane
 from postrow.worker import Worker
+from postrow.worker.claimer import Claimer
+from postrow.worker.connections import Weather
 
 
 class Gate:
@@ -282,3 +287,28 @@ def test_a_name_outside_the_grammar_is_refused_at_the_start(app):
 
     with pytest.raises(postrow.BadNameError, match="name 'my laptop' is not a valid name"):
         Worker(app, name="my laptop").run()
+
+
+async def test_what_is_due_where_no_slot_is_free_does_not_keep_the_claimer_awake(app):
+    for queue in ("full", "idle"):
+        app.queue(queue).consumer(concurrency=1, name=queue)(lambda _message: None)
+    consumers = Worker(app, queues=["full", "idle"]).consumers
+    full = next(consumer for consumer in consumers if consumer.name == "full")
+    claimer = Claimer(
+        None,
+        consumers,
+        SimpleNamespace(running={full: 1}, total=1, waiting=0),
+        SimpleNamespace(pending=0),
+        Weather(),
+        worker="w",
+        concurrency=2,
+        poll_interval=0.2,
+        refused=None,
+    )
+    claimer._worked_at -= 1.0
+    for feed in claimer._feeds:
+        lanes = [Lane("default", 5, ready=False, due_in=-1.0)] if feed.consumer is full else []
+        feed.lanes.looked(lanes, 0.0)
+    began = time.monotonic()
+    await claimer._pause(full=False)
+    assert time.monotonic() - began >= 0.2

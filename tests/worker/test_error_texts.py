@@ -1,5 +1,7 @@
 """Whatever a handler raises, the worker lives, the attempt is recorded, and the next message runs."""
 
+from dataclasses import dataclass
+
 import pytest
 
 import postrow
@@ -107,6 +109,48 @@ def test_the_worker_survives_whatever_a_handler_raises(app, db, start, wait_for,
     assert "the innermost" in dead["nested groups"].failures[0]["message"]
     assert dead["50 MB"].failures[0]["message"].startswith("xxxx")
     assert "raise error" in dead["KeyboardInterrupt"].failures[0]["traceback"]
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("kind", ["async", "sync"])
+@pytest.mark.parametrize("batch", [None, 3])
+def test_the_worker_survives_a_payload_type_that_exits(app, db, start, wait_for, lines, kind, batch, error):
+    @dataclass
+    class Exits:
+        n: int
+
+        def __post_init__(self):
+            if self.n == 1:
+                raise error
+
+    seen = []
+
+    async def in_the_loop(given):
+        in_a_thread(given)
+
+    def in_a_thread(given):
+        seen.extend(message.payload.n for message in (given if batch else [given]))
+
+    queue = app.queue("q", Exits)
+    queue.consumer(batch=batch, max_attempts=1)(in_the_loop if kind == "async" else in_a_thread)
+    ids = [db.put(payload={"n": n}) for n in range(3)]
+    running = start()
+    wait_for(lambda: db.live() == 0)
+
+    assert sorted(seen) == [0, 2]
+    assert db.dead(ids[1]).failures[0]["type"] == error.__name__
+    assert not running.ended
+    assert lines("begins again") == []
+
+
+def test_a_batch_whose_handler_raises_generator_exit_fails(app, db, start, wait_for):
+    @app.queue("q").consumer(batch=10, max_attempts=1)
+    async def handle(_messages):
+        raise GeneratorExit
+
+    id_ = db.put()
+    start()
+    assert wait_for(lambda: db.dead(id_)).failures[0]["type"] == "GeneratorExit"
 
 
 def test_a_reason_to_bury_that_cannot_be_stored_is_cleaned(app, db, start, wait_for):

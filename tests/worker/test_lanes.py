@@ -7,9 +7,18 @@ import pytest
 
 from postrow.models import Lane, LaneEdge
 from postrow.worker import lanes as lanes_module
-from postrow.worker.lanes import AGING, DEEP_EVERY, LOCKED_MOST, MOST_LANES, Lanes
+from postrow.worker.lanes import AGING, CLAIMED_IN, DEEP_EVERY, LOCKED_MOST, MOST_LANES, Lanes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def monotonic(monkeypatch):
+    """The clock of the lanes, which stands still; a test moves its `now`."""
+    clock = SimpleNamespace(now=1000.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(lanes_module, "time", clock)
+    return clock
 
 
 def seen(*lanes):
@@ -170,31 +179,135 @@ def test_watermarks_are_used_from_the_third_slow_claim_on_and_assigned_by_each()
     assert slow(lanes, NOW) == marks[2]
 
 
-@pytest.mark.parametrize(("first", "anew"), [(-5, True), (-0.001, True), (0, False), (1, False), (None, False)])
-def test_a_lane_whose_first_message_is_due_before_its_watermark_is_claimed_from_its_beginning_once(first, anew):
-    lanes = seen(("acme", 0))
+def marked(*tenants):
+    """Lanes of which each has had three slow claims, and a watermark at NOW."""
+    lanes = seen(*((tenant, 0) for tenant in tenants))
     lanes._best = 0.0
     for _ in range(3):
-        slow(lanes, NOW)
-    due_at = None if first is None else NOW + timedelta(seconds=first)
+        chosen, _ = lanes.choose(100)
+        edges = [LaneEdge(tenant, priority, NOW, 1) for tenant, priority, _ in chosen]
+        lanes.claimed(edges, {lane[:2]: lane[2] for lane in chosen}, 1.0)
+    assert {lane[2] for lane in lanes.choose(100)[0]} == {NOW}
+    return lanes
+
+
+def first(tenant, seconds, *, ready=True):
+    """A lane as a discovery saw it, whose first message is due so many seconds after NOW."""
+    return Lane(tenant, 0, ready=ready, due_in=0.0, due_at=NOW + timedelta(seconds=seconds))
+
+
+@pytest.mark.parametrize(("due", "anew"), [(-5, True), (-0.001, True), (0, False), (1, False), (None, False)])
+def test_a_lane_whose_first_message_is_due_before_its_watermark_is_claimed_from_there_once(due, anew):
+    lanes = marked("acme")
+    due_at = None if due is None else NOW + timedelta(seconds=due)
     lanes.looked([Lane("acme", 0, ready=True, due_in=0.0, due_at=due_at)], 0.0)
-    assert slow(lanes, NOW) == (None if anew else NOW)
+    assert slow(lanes, NOW) == (due_at if anew else NOW)
     assert slow(lanes, NOW) == NOW
 
 
-def test_the_beginning_is_asked_for_until_a_claim_has_reached_the_lane():
-    lanes = seen(("acme", 0))
-    lanes._best = 0.0
-    for _ in range(3):
-        slow(lanes, NOW)
-    both = [Lane(tenant, 0, ready=True, due_in=0.0, due_at=NOW - timedelta(seconds=9)) for tenant in ("acme", "big")]
-    lanes.looked(both, 0.0)
+def test_what_is_late_is_asked_for_until_a_claim_has_reached_the_lane():
+    lanes = marked("acme")
+    lanes.looked([first("acme", -9), first("big", -9)], 0.0)
     for _ in range(3):  # those of another lane fill the claims
         chosen, _ = lanes.choose(10)
         asked = {key[:2]: key[2] for key in chosen}
-        assert asked["acme", 0] is None
-        edges = {"acme": LaneEdge("acme", 0, None, 0), "big": LaneEdge("big", 0, NOW, 10)}
+        assert asked["acme", 0] == NOW - timedelta(seconds=9)
+        edges = {"acme": LaneEdge("acme", 0, asked["acme", 0], 0), "big": LaneEdge("big", 0, NOW, 10)}
         lanes.claimed([edges["big"], edges["acme"]], asked, 1.0)
+
+
+SLOW = 1.0  # seconds of a discovery, of which each lane had much to walk
+
+
+def test_after_a_slow_discovery_the_next_begin_at_the_watermarks_and_claims_go_on_beside_those_that_do_not():
+    lanes = marked("acme", "beta")
+    lanes.looked([first("acme", 1)], 0.0)
+    assert (lanes.marks, lanes.wants_look_back) == ([], False)
+    lanes.looked([first("acme", 1)], SLOW)
+    assert sorted(lanes.marks) == [("acme", 0, NOW), ("beta", 0, NOW)]
+
+
+@pytest.mark.parametrize("took", [0.05, 0.4, 1.0, 3.0])
+def test_looks_back_take_a_twentieth_of_the_time_and_end_within_ten_seconds_with_the_claim(monotonic, took):
+    lanes = marked("acme")
+    lanes.looked([first("acme", 1)], took)
+    for asked in (True, False, True):
+        ended = monotonic.now
+        if asked:
+            lanes.look_again()
+        while not lanes.wants_look_back:
+            assert lanes.due_in <= DEEP_EVERY
+            monotonic.now += 0.01
+        waited = monotonic.now - ended
+        assert waited >= min(20 * took if asked else DEEP_EVERY, DEEP_EVERY - CLAIMED_IN - 2 * took) - 0.02
+        assert waited + 2 * took <= DEEP_EVERY - CLAIMED_IN + 0.02
+        lanes.looking_back = True
+        assert not lanes.wants_look_back
+        monotonic.now += took
+        lanes.looked_back([first("acme", 1)], took)
+
+
+def test_a_look_back_is_heeded_where_claims_and_other_discoveries_cannot_have_seen_the_same():
+    lanes = marked("acme", "beta", "carl")
+    lanes.looked([], SLOW)
+    lanes.tapped("acme")
+    lanes.looking_back = True
+    lanes.looked_back([first("beta", -5), first("carl", 1), first("dora", 1)], SLOW)
+    chosen = {tenant: after for tenant, _, after in lanes.choose(100)[0]}
+    assert chosen == {"acme": NOW, "beta": NOW - timedelta(seconds=5), "dora": None}
+
+
+def test_what_a_look_back_found_late_a_discovery_does_not_drop_before_it_is_claimed():
+    lanes = marked("acme", "beta")
+    lanes.looked([], SLOW)
+    lanes.looked_back([first("acme", -5)], SLOW)
+    assert sorted(lanes.marks) == [("acme", 0, NOW - timedelta(seconds=5)), ("beta", 0, NOW)]
+
+
+@pytest.mark.parametrize("began", [NOW, None], ids=["at the watermark", "at the beginning"])
+def test_a_claim_that_was_under_way_when_a_look_back_found_what_is_late_has_not_seen_it(monotonic, began):
+    lanes = marked("acme")
+    lanes.looked([first("acme", 1)], SLOW)
+    if began is None:
+        monotonic.now += DEEP_EVERY
+    assert lanes.choose(10)[0] == [("acme", 0, began)]
+    monotonic.now += 0.1
+    lanes.looked_back([first("acme", -5)], 0.05)
+    lanes.claimed([LaneEdge("acme", 0, NOW, 1)], {("acme", 0): began}, 1.0)
+    assert lanes.choose(10)[0] == [("acme", 0, NOW - timedelta(seconds=5))]
+
+
+def test_claims_need_not_begin_at_the_beginning_while_slow_discoveries_do(monotonic):
+    lanes = marked("acme")
+    lanes.looked([first("acme", 1)], SLOW)
+    for _ in range(3):
+        monotonic.now += DEEP_EVERY - 3
+        assert slow(lanes, NOW) == NOW
+        lanes.looking_back = True
+        monotonic.now += 2
+        assert slow(lanes, NOW) == NOW
+        lanes.looked_back([first("acme", 1)], 2.0)
+    monotonic.now += DEEP_EVERY
+    assert slow(lanes, NOW) is None  # none has come
+
+
+def test_when_a_look_back_was_quick_claims_and_discoveries_begin_at_the_beginning_again(monotonic):
+    lanes = marked("acme")
+    lanes.looked([first("acme", 1)], SLOW)
+    monotonic.now += DEEP_EVERY
+    lanes.looked_back([first("acme", 1)], 0.001)
+    assert lanes.marks == []
+    assert not lanes.wants_look_back
+    assert slow(lanes, NOW) is None
+
+
+def test_after_a_look_back_that_failed_the_next_is_between_claims():
+    lanes = marked("acme")
+    lanes.looked([first("acme", 1)], SLOW)
+    lanes.looking_back = True
+    lanes.look_back_failed()
+    assert lanes.wants_look
+    assert lanes.marks == []
 
 
 def test_a_reconnect_forgets_watermarks():

@@ -83,14 +83,18 @@ def claim_lanes(
     return Op(CLAIM, params, partial(_read_claim, lanes), raw=True)
 
 
-def lanes(queue: str, *, worker: str | None = None) -> Op[list[Lane]]:
-    """Discover the lanes of a queue, with those that only hold messages for `worker`."""
-    return Op(
-        "select tenant, priority, ready, extract(epoch from next_due - postrow.clock())::float8, next_due "
-        "from postrow.lanes($1::text, worker => $2::text)",
-        (queue, worker),
-        lambda rows: [Lane(*row) for row in rows],
-    )
+def lanes(queue: str, *, worker: str | None = None, marks: Sequence[tuple[str, int, datetime]] = ()) -> Op[list[Lane]]:
+    """Discover the lanes of a queue, with those that only hold messages for `worker`.
+
+    `marks`: lanes (tenant, priority, after) of which nothing before that moment is looked at.
+    """
+    call = "lanes($1::text, worker => $2::text)"
+    given: tuple[object, ...] = (queue, worker)
+    if marks:
+        call = "lanes_ahead($1::text, $3::text[], $4::smallint[], $5::timestamptz[], worker => $2::text)"
+        given += tuple([mark[i] for mark in marks] for i in range(3))
+    columns = "tenant, priority, ready, extract(epoch from next_due - postrow.clock())::float8, next_due"
+    return Op(f"select {columns} from postrow.{call}", given, lambda rows: [Lane(*row) for row in rows])
 
 
 def release_claim(token: UUID, queue: str) -> Op[int]:

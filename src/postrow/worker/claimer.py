@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 
 from postrow.drivers.psycopg3 import execute_async
+from postrow.models import Lane
 from postrow.ops import claims, fleet, taps
 from postrow.queues import MOST_OF_A_BATCH, Consumer
 from postrow.worker.acker import Acker
-from postrow.worker.connections import Database, Weather
+from postrow.worker.connections import DATABASE_ERRORS, Database, Weather
 from postrow.worker.executor import Executor
 from postrow.worker.lanes import TAP_WINDOW, Lanes
 from postrow.worker.metrics import Meter
@@ -97,6 +99,7 @@ class Claimer:
         self._meter = meter
         self._wake = asyncio.Event()
         self._unanswered: dict[UUID, str] = {}  # tokens of claims whose answer never came, with their queue
+        self._looks_back: set[asyncio.Task[None]] = set()  # discoveries beside the claims
         self._stopping = False
         self._short = False  # of slots: a consumer had none free, or its claim filled them
         self._worked_at = time.monotonic()
@@ -163,13 +166,18 @@ class Claimer:
             for feed in self._feeds:
                 feed.lanes.forget()
             await self._give_back(conn)
-            while not self._stopping:
-                self._wake.clear()
-                found, full = await self._round(conn)
-                self._weather.fine("claimer")
-                if found:
-                    self._worked_at = time.monotonic()
-                await self._pause(full=full)
+            try:
+                while not self._stopping:
+                    self._wake.clear()
+                    found, full = await self._round(conn)
+                    self._weather.fine("claimer")
+                    if found:
+                        self._worked_at = time.monotonic()
+                    await self._pause(full=full)
+            finally:
+                for look in self._looks_back:
+                    look.cancel()
+                await asyncio.gather(*self._looks_back, return_exceptions=True)
 
     @property
     def claiming(self) -> bool:
@@ -231,20 +239,8 @@ class Claimer:
         if not await self._consumes(conn, feed):
             return 0
         tapped_at, feed.tapped_at = feed.tapped_at, None
-        if feed.second_look.due_at <= time.monotonic():
-            # before the look: what is open no more by then, the look sees
-            feed.second_look.looks(kept_back=await execute_async(conn, taps.kept_back(name)))
-            lanes.look_again()
-        if lanes.wants_look:
-            began = time.monotonic()
-            seen = await execute_async(conn, claims.lanes(name, worker=self._worker), binary=True)
-            lanes.looked(
-                [lane for lane in seen if consumer.tenant in ("*", lane.tenant) and lane.tenant not in feed.others],
-                time.monotonic() - began,
-            )
-            feed.second_look.took(time.monotonic() - began)
-            if not await self._consumes(conn, feed):
-                return 0
+        if await self._look(conn, feed) and not await self._consumes(conn, feed):
+            return 0
         chosen, per_lane = lanes.choose(limit, feed.others)
         if not chosen:
             return 0
@@ -282,6 +278,51 @@ class Claimer:
             self._executor.start(started)
         return len(answer.messages)
 
+    async def _look(self, conn: psycopg.AsyncConnection[Any], feed: Feed) -> bool:
+        """Discover lanes, where that is due, between claims and beside them. Whether it was between."""
+        lanes = feed.lanes
+        if feed.second_look.due_at <= time.monotonic():
+            # before the look: what is open no more by then, the look sees
+            kept_back = await execute_async(conn, taps.kept_back(feed.consumer.queue.name))
+            feed.second_look.looks(kept_back=kept_back)
+            lanes.look_again()
+        if lanes.wants_look_back:
+            lanes.looking_back = True
+            look = asyncio.create_task(self._look_back(feed))
+            self._looks_back.add(look)
+            look.add_done_callback(self._looks_back.discard)
+        if not lanes.wants_look:
+            return False
+        marks = lanes.marks
+        seen, took = await self._discover(conn, feed, marks)
+        lanes.looked(seen, took, deep=not marks)
+        feed.second_look.took(took)
+        return True
+
+    async def _look_back(self, feed: Feed) -> None:
+        """Discover lanes from their beginnings on a connection of its own, as it takes long: claims go on meanwhile."""
+        lanes = feed.lanes
+        try:
+            async with await self._database.connect("look back") as conn:
+                lanes.looked_back(*await self._discover(conn, feed))
+        except DATABASE_ERRORS:
+            pass  # the next is between claims, and says what is wrong
+        finally:
+            if lanes.looking_back:
+                lanes.look_back_failed()
+            self._wake.set()
+
+    async def _discover(
+        self, conn: psycopg.AsyncConnection[Any], feed: Feed, marks: Sequence[tuple[str, int, datetime]] = ()
+    ) -> tuple[list[Lane], float]:
+        """The lanes of a queue that are the consumer's, and how many seconds that took."""
+        consumer = feed.consumer
+        began = time.monotonic()
+        op = claims.lanes(consumer.queue.name, worker=self._worker, marks=marks)
+        seen = await execute_async(conn, op, binary=True)
+        own = [lane for lane in seen if consumer.tenant in ("*", lane.tenant) and lane.tenant not in feed.others]
+        return own, time.monotonic() - began
+
     def _tell(
         self, consumer: Consumer, messages: int, started: list[Slot], *, sent: float, tapped_at: float | None
     ) -> None:
@@ -317,8 +358,9 @@ class Claimer:
         else:
             idle = now - self._worked_at > IDLE_AFTER
             pause = self._poll_interval * (5 if idle else 1)
-            pause = min(pause, *(feed.lanes.due_in for feed in self._feeds))
+            # what is due where no slot is free waits for one, which wakes
             asked = [feed for feed in self._feeds if self._free(feed) > 0 and feed.replaced_by is None]
+            pause = min([pause, *(feed.lanes.due_in for feed in asked)])
             held = min((feed.lanes.held_for for feed in asked), default=pause)
             if held < pause:  # by a limit: its lanes are known
                 pause, discover = held, False

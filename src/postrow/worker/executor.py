@@ -184,7 +184,7 @@ class Executor:
         limit: asyncio.Timeout | None = None
         try:
             message = hand(slot, self._extend_async, self._transactions)
-        except Exception as error:  # noqa: BLE001  # a payload that does not fit, a decoder's bug: one message's failure
+        except BaseException as error:  # noqa: BLE001  # a payload that does not fit, a validator that exits: its failure
             self._end(slot, failure(error))
             return
         before = handled.set(message)
@@ -199,7 +199,7 @@ class Executor:
                     await consumer.handler(message)
             outcome = DONE
         except BaseException as error:  # SystemExit of one handler must not end the worker
-            if isinstance(error, GeneratorExit) and slot.outcome is not None:
+            if isinstance(error, GeneratorExit) and not _runs(slot.task):
                 raise  # the loop was closed over it, and the message given back long ago
             raised = error
             outcome = self._stopped(slot, error, timeout, limit)
@@ -235,7 +235,7 @@ class Executor:
                     result = await consumer.handler(messages)
             outcomes = of_each(result, len(slots))
         except BaseException as error:  # as above
-            if isinstance(error, GeneratorExit) and all(slot.outcome is not None for slot in slots):
+            if isinstance(error, GeneratorExit) and not _runs(slots[0].task):
                 raise
             raised = error
             outcomes = [self._stopped(slot, error, timeout, limit) for slot in slots]
@@ -268,7 +268,7 @@ class Executor:
                 continue
             try:
                 message = hand(slot, extend, self._transactions)
-            except Exception as error:  # noqa: BLE001  # as above
+            except BaseException as error:  # noqa: BLE001  # as above
                 ends.append((slot, failure(error)))
                 continue
             slots.append(slot)
@@ -284,9 +284,9 @@ class Executor:
                 for slot in slots:
                     self._set_deadline(slot, consumer.timeout)
             if isinstance(unit, Slot):
-                handled.set(messages[0])  # of this thread, until its next message
+                before = handled.set(messages[0])
             else:
-                handled.set(_Many(None, max(slot.claimed.hops for slot in slots)))
+                before = handled.set(_Many(None, max(slot.claimed.hops for slot in slots)))
             run = self._begin(slots, messages)
             raised: BaseException | None = None
             outcomes: Sequence[Outcome]
@@ -300,6 +300,7 @@ class Executor:
             if run is not None:
                 run.end(raised)
             raised = None
+            handled.reset(before)  # else an idle thread would hold the message
             ends += zip(slots, outcomes, strict=True)
         self._returned.append(ends)
         if not self._collecting:  # else what was appended is collected with what another thread has
@@ -387,6 +388,14 @@ class Executor:
     def _extend_sync(self, slot: Slot, lease: timedelta) -> Awaitable[None]:
         self._extend(slot, lease).result()
         return _HAPPENED
+
+
+def _runs(task: asyncio.Task[Any] | None) -> bool:
+    """Whether this is a step of the task, and not the end of a coroutine that nobody goes on with."""
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:  # no loop runs here
+        return False
 
 
 class _Run:

@@ -13,6 +13,10 @@ from postrow.models import Lane, LaneEdge
 Key = tuple[str, int]
 
 DEEP_EVERY = 10.0  # seconds: the longest that a lane is claimed from its watermark without a look from its beginning
+CLAIMED_IN = 1.0  # seconds that such a look leaves of these for the claim of what it has found
+LOOK_SHARE = 20  # times what a discovery took, until the next: a twentieth of the time
+SLOW_LOOK = 0.01  # seconds of a discovery beyond those of its lanes: it walked dead entries
+LOOK_A_LANE = 20e-6  # seconds of a discovery for a lane, about twice what it takes
 SLOW = 0.005  # seconds that a claim took over what its rows account for: it walked dead entries
 SLOW_GROUPED = 0.02  # the same, where the queue has groups: sorting them out takes longer, whatever was walked
 FIXED_ROWS = 25  # a claim's fixed cost, in rows
@@ -25,13 +29,24 @@ HELD_MOST = 5.0  # seconds that a lane is left alone for want of a token: its li
 REMEMBERED = 10_000  # lanes; more, and all watermarks are forgotten
 
 
+def _longest(took: float, spare: float = 0.0) -> float:
+    """Seconds until the next discovery, which ends within 10 s, less what is to spare, if it takes as long again."""
+    return max(DEEP_EVERY - spare - 2 * took, took)
+
+
+def _pause(took: float, spare: float = 0.0) -> float:
+    """The same, where there is something to be found: the sooner, the quicker they are."""
+    return max(0.25, min(LOOK_SHARE * took, _longest(took, spare)))
+
+
 class _LaneState:
-    __slots__ = ("after", "deep_at", "gave", "gave_at", "slow", "tapped_at")
+    __slots__ = ("after", "deep_at", "gave", "gave_at", "late", "slow", "tapped_at")
 
     def __init__(self) -> None:
         self.after: datetime | None = None
         self.deep_at = -math.inf
         self.gave_at = -math.inf
+        self.late: datetime | None = None  # when the first message was due, where that was seen to be before `after`
         self.gave = math.inf  # how many by its last claim; infinity: all that was asked for, so it has more, or unknown
         self.slow = 0  # slow claims from the beginning, one after the other; from two on the watermark is used
         self.tapped_at = -math.inf
@@ -43,6 +58,10 @@ class Lanes:
     A lane is claimed from its beginning, until two such claims in a row were slow: then from its watermark, with a
     claim from the beginning at least each 10 s. A watermark is assigned by each claim, never compared. A lane that gave
     something is looked at again until the window has passed in which its next tap may have been held back.
+
+    Discoveries likewise: when one from the beginnings of all lanes was slow, the next begin at the watermarks. Those
+    from the beginnings then run beside the claims, so that these need not wait, never more than 10 s apart, and claims
+    need not begin at the beginning: what was committed late, behind a watermark, such a discovery has seen.
     """
 
     def __init__(self) -> None:
@@ -51,6 +70,11 @@ class Lanes:
         self._ready: dict[Key, None] = {}
         self._best = math.inf  # seconds a row, of late
         self._next_look = -math.inf
+        self._deep_slow = False  # whether the last discovery from the beginnings was
+        self._deep_at = -math.inf  # when it began
+        self._deep_due = -math.inf  # when the next is, if a look was asked for since
+        self._deep_latest = -math.inf  # and if none was
+        self.looking_back = False  # whether one is under way beside the claims
         self._called_at = -math.inf  # when a look was asked for
         self._chosen_at = -math.inf
         self._due_at = math.inf
@@ -101,32 +125,83 @@ class Lanes:
         """Whether there is a lane to claim from."""
         return bool(self._ready)
 
-    def looked(self, lanes: list[Lane], took: float) -> None:
-        """What a discovery found, in how many seconds. The next is due in 20 times that: a twentieth of the time.
+    @property
+    def marks(self) -> list[tuple[str, int, datetime]]:
+        """The watermarks at which the next discovery between claims begins; none: it begins at the beginnings."""
+        if not self._deep_slow:
+            return []
+        return [(*key, state.late or state.after) for key, state in self._states.items() if state.after is not None]
 
-        It has not seen what was committed while it ran: taps of that time still hold. Where a lane's first message is
-        due before its watermark, it was committed late, or given back, or the clock was set back: the next claim begins
-        at the beginning, once.
+    def looked(self, lanes: list[Lane], took: float, *, deep: bool = True) -> None:
+        """What a discovery between claims found, in how many seconds; `deep`: from the beginnings.
+
+        It has not seen what was committed while it ran: taps of that time still hold.
         """
         now = time.monotonic()
         began = now - took
         if self._called_at < began:
-            # the next one, and the claim that it leads to, take as long again: what is late is to be found within 10 s
-            self._next_look = now + min(max(DEEP_EVERY - 2 * took, took), max(0.25, took * 20))
+            self._next_look = now + _pause(took)
+        if deep:
+            self._looked_deep(lanes, took)
+            if self.marks:  # the next is quicker
+                self._next_look = min(self._next_look, now + _pause(0.0))
         tapped = [key for key in self._ready if (state := self._states.get(key)) and state.tapped_at >= began]
         self._ready = dict.fromkeys((lane.tenant, lane.priority) for lane in lanes if lane.ready)
         self._ready.update(dict.fromkeys(tapped))
-        for lane in lanes:
-            state = self._states.get((lane.tenant, lane.priority))
-            if state and state.after and lane.due_at and lane.due_at < state.after:
-                state.deep_at = -math.inf
         later = [lane.due_in for lane in lanes if not lane.ready]
         self._due_at = now + min(later) if later else math.inf
 
     @property
+    def wants_look_back(self) -> bool:
+        """Whether lanes should be discovered from their beginnings now, beside the claims."""
+        return time.monotonic() >= self._look_back_at
+
+    @property
+    def _look_back_at(self) -> float:
+        if not self._deep_slow or self.looking_back:
+            return math.inf
+        return self._deep_due if self._called_at > self._deep_at else self._deep_latest
+
+    def looked_back(self, lanes: list[Lane], took: float) -> None:
+        """What a discovery beside the claims found. These have gone on: only what they cannot have seen counts."""
+        self.looking_back = False
+        now = time.monotonic()
+        for key in self._looked_deep(lanes, took):
+            self._ready[key] = None
+        marked = {key for key, state in self._states.items() if state.after is not None}
+        unmarked = [lane for lane in lanes if (lane.tenant, lane.priority) not in marked]
+        self._ready.update(dict.fromkeys((lane.tenant, lane.priority) for lane in unmarked if lane.ready))
+        self._due_at = min([self._due_at, *(now + lane.due_in for lane in unmarked if not lane.ready)])
+
+    def look_back_failed(self) -> None:
+        """The discovery beside the claims came to nothing: the next is between them."""
+        self.looking_back = self._deep_slow = False
+        self.look_again()
+
+    def _looked_deep(self, lanes: list[Lane], took: float) -> list[Key]:
+        """Lanes were seen from their beginnings. Gives those whose first message is due before their watermark.
+
+        It was committed late, or given back, or the clock was set back: the next claim that reaches the lane begins
+        there.
+        """
+        self._deep_slow = took > SLOW_LOOK + LOOK_A_LANE * len(lanes)
+        now = time.monotonic()
+        self._deep_at = now - took
+        self._deep_due = now + _pause(took, CLAIMED_IN)
+        self._deep_latest = now + _longest(took, CLAIMED_IN)
+        late = []
+        for lane in lanes:
+            key = (lane.tenant, lane.priority)
+            state = self._states.get(key)
+            if state and state.after and lane.due_at and lane.due_at < state.after:
+                state.late = lane.due_at
+                late.append(key)
+        return late
+
+    @property
     def due_in(self) -> float:
-        """Seconds until a lane that was seen has something due; infinity where none was."""
-        return max(0.0, self._due_at - time.monotonic())
+        """Seconds until a lane that was seen has something due, or a look back is due; infinity where none is."""
+        return max(0.0, min(self._due_at, self._look_back_at) - time.monotonic())
 
     @property
     def held_for(self) -> float:
@@ -191,9 +266,12 @@ class Lanes:
 
     def _after(self, key: Key, now: float) -> datetime | None:
         state = self._state(key)
-        if state.slow >= 2 and now - state.deep_at < DEEP_EVERY:
-            return state.after
-        return None
+        if state.slow < 2:
+            return None
+        if state.late is not None:
+            return state.late
+        seen_at = max(state.deep_at, self._deep_at) if self._deep_slow else state.deep_at
+        return state.after if self.looking_back or now - seen_at < DEEP_EVERY else None
 
     def claimed(
         self, edges: list[LaneEdge], asked: dict[Key, datetime | None], took: float, *, grouped: bool = False
@@ -213,6 +291,7 @@ class Lanes:
                 state.deep_at = now
                 state.slow = state.slow + 1 if slow else 0
             state.after = edge.frontier
+            self._forget_late(state, asked.get(key))
             state.gave = math.inf if edge.taken >= per_lane or (full and n == last) else edge.taken
             self.more = self.more or state.gave == math.inf
             if edge.taken:
@@ -229,6 +308,17 @@ class Lanes:
             # had is locked, as by a producer whose message it stands for: it is asked for less and less often.
             self._due_at = now + min(LOCKED_MOST, LOCKED_FIRST * 2**self._in_vain) if self._in_vain else -math.inf
             self._in_vain = min(self._in_vain + 1, 20)
+
+    def _forget_late(self, state: _LaneState, asked: datetime | None) -> None:
+        """What was late has been seen by the last claim: it began there; or the watermark lies before it now.
+
+        Not by one that was under way when a discovery beside it found that.
+        """
+        if state.late is None:
+            return
+        reached = asked is state.late or (asked is None and self._chosen_at >= self._deep_at)
+        if reached or state.after is None or state.after <= state.late:
+            state.late = None
 
     def _judge(self, edges: list[LaneEdge], took: float, *, grouped: bool) -> bool:
         """Whether a claim took longer than its rows account for."""

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -18,8 +18,9 @@ class Tasks(Generic[T]):
     """Runs units of work, each as if it had a task of its own.
 
     It has one as soon as it waits for anything: the others that are there then get another. Those that end without
-    waiting share one, as long as they leave it as it was: a unit that sets a context variable, or cancels its own task,
-    is the last of it.
+    waiting share one, as long as they leave it as it was: a unit that sets a context variable, names its task, wants to
+    be called back at its end, or cancels it, is the last of it. What a unit keeps elsewhere by asyncio.current_task()
+    the next one finds.
 
     Args:
         run: the coroutine function that does one unit of work; it must not raise.
@@ -56,9 +57,30 @@ class Tasks(Generic[T]):
     async def _work(self, turn: int) -> None:
         task = asyncio.current_task()
         assert task is not None
-        before = contextvars.copy_context()
+        name = task.get_name()
+        before = [*contextvars.copy_context().items()]
         until = time.monotonic() + BREATH
         while self._ready and turn == self._turn:
             await self._run(self._ready.popleft())
-            if task.cancelling() or contextvars.copy_context() != before or time.monotonic() > until:
+            if (
+                task.cancelling()
+                or _has_changed(before)
+                or getattr(task, "_callbacks", None)  # a task of a factory's may lack it
+                or task.get_name() != name
+                or time.monotonic() > until
+            ):
                 return
+
+
+def _has_changed(before: Sequence[tuple[contextvars.ContextVar[Any], Any]]) -> bool:
+    """Whether a variable was set since. Not `==` of contexts: a value may equal another, or refuse to be compared."""
+    now = contextvars.copy_context()
+    if len(now) != len(before):
+        return True
+    for variable, value in before:  # noqa: SIM110  # none as a rule: a generator would cost more than all else here
+        if now.get(variable, _UNSET) is not value:
+            return True
+    return False
+
+
+_UNSET = object()

@@ -43,6 +43,76 @@ end
 $$
 
 -- next
+-- The same, without what lies before the watermarks of these lanes: `afters`, which claims returned as frontiers. Under a long
+-- transaction vacuum removes nothing, and `lanes` walks all dead entries of a lane to its first message: with 700 in each of
+-- 1,000 lanes it took 270 ms, this 14. Other lanes are looked for between these, from their beginning. A watermark ahead of the
+-- clock, which was set back, does not count. What was committed late, behind a watermark, only `lanes` finds.
+-- Who calls it: workers, between claims. Locks nothing.
+create or replace function postrow.lanes_ahead(
+    queue text, tenants text[], priorities smallint[], afters timestamptz[], worker text default null
+) returns table (tenant text, priority smallint, ready boolean, next_due timestamptz)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+as $$
+#variable_conflict use_column
+declare
+    v_now  timestamptz := postrow.clock();
+begin
+    if cardinality(lanes_ahead.tenants) is distinct from cardinality(lanes_ahead.priorities)
+        or cardinality(lanes_ahead.tenants) is distinct from cardinality(lanes_ahead.afters) then
+        perform postrow.refuse('tenants, priorities and afters are not of one length',
+            'Give three arrays with one element for each lane; a null in afters starts at the beginning.');
+    end if;
+    return query
+    with recursive marked as materialized (
+        select k.tenant collate "C" as tenant, k.priority,
+            case when k.after <= v_now then k.after else '-infinity' end as after
+        from unnest(lanes_ahead.tenants, lanes_ahead.priorities, lanes_ahead.afters) k(tenant, priority, after)
+    ), gaps as (  -- from one marked lane to the next; no tenant sorts before '' or behind '~'
+        select e.tenant, e.priority, lead(e.tenant, 1, '~') over lane as to_tenant,
+            lead(e.priority, 1, 0::smallint) over lane as to_priority
+        from (select '' collate "C", 0::smallint union all select k.tenant, k.priority from marked k) e(tenant, priority)
+        window lane as (order by e.tenant, e.priority)
+    ), others as (
+        select n.*, g.to_tenant, g.to_priority from gaps g cross join lateral (
+            select m.tenant, m.priority, m.available_at from postrow.message m
+            where m.queue = lanes_ahead.queue and m.claim_token is null and m.target is null and not m.behind
+                and (m.tenant, m.priority) > (g.tenant, g.priority)
+                and (m.tenant, m.priority) < (g.to_tenant, g.to_priority)
+            order by m.tenant, m.priority, m.available_at limit 1) n
+        union all
+        select n.*, l.to_tenant, l.to_priority from others l cross join lateral (
+            select m.tenant, m.priority, m.available_at from postrow.message m
+            where m.queue = lanes_ahead.queue and m.claim_token is null and m.target is null and not m.behind
+                and (m.tenant, m.priority) > (l.tenant, l.priority)
+                and (m.tenant, m.priority) < (l.to_tenant, l.to_priority)
+            order by m.tenant, m.priority, m.available_at limit 1) n
+    ), targeted as (
+        (select m.tenant, m.priority, m.available_at from postrow.message m
+         where m.queue = lanes_ahead.queue and m.claim_token is null and m.target = lanes_ahead.worker and not m.behind
+         order by m.tenant, m.priority, m.available_at limit 1)
+        union all
+        select n.* from targeted l cross join lateral (
+            select m.tenant, m.priority, m.available_at from postrow.message m
+            where m.queue = lanes_ahead.queue and m.claim_token is null and m.target = lanes_ahead.worker and not m.behind
+                and (m.tenant, m.priority) > (l.tenant, l.priority)
+            order by m.tenant, m.priority, m.available_at limit 1) n
+    )
+    select u.tenant, u.priority, min(u.available_at) <= v_now, min(u.available_at)
+    from (
+        select k.tenant, k.priority, n.available_at from marked k cross join lateral (
+            select m.available_at from postrow.message m
+            where m.queue = lanes_ahead.queue and m.tenant = k.tenant and m.priority = k.priority
+                and m.claim_token is null and m.target is null and not m.behind and m.available_at >= k.after
+            order by m.available_at limit 1) n
+        union all select o.tenant, o.priority, o.available_at from others o
+        union all select * from targeted) u
+    where not array['*', u.tenant] && coalesce((select (postrow.claim_rules(lanes_ahead.queue)).paused), '{}')
+    group by u.tenant, u.priority order by u.tenant, u.priority;
+end
+$$
+
+-- next
 -- Locks the first messages of one lane, in order of available_at, with skip locked: what everything rests on. With
 -- `target`, that worker's own messages; else those of nobody in particular. Picking and marking are two statements,
 -- as no setting is right for both: here the order has to come from an index (without one a sort would read the lane

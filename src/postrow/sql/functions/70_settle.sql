@@ -185,7 +185,9 @@ $$
 -- next
 -- As ack without waiting, for a caller that knows where the claim left the messages (its column `place`): at half the
 -- price. What has moved since, as by a renewed lease, is looked up by its key. Gives those that were not accepted, none as
--- a rule. Who calls it: workers. Locks rows in the order of the lists with skip locked: waits for nobody. Raises PW003.
+-- a rule. Nulls and messages that stand twice are looked for where not all were found at their places: a null token is
+-- found nowhere, and of what stands twice `finish` finds one too few. Who calls it: workers. Locks rows in the order of the
+-- lists with skip locked: waits for nobody. Raises PW003.
 create or replace function postrow.ack_at(tenants text[], ids uuid[], tokens uuid[], places tid[])
 returns table (tenant text, id uuid, outcome text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off
@@ -212,9 +214,10 @@ begin
     cross join lateral (
         select m.ctid from postrow.message m
         where m.ctid = w.tid and m.tenant = w.tenant and m.id = ack_at.ids[w.n]
-            and m.claim_token is not distinct from ack_at.tokens[w.n]
+            and m.claim_token = ack_at.tokens[w.n]
         for update skip locked) l;
     if cardinality(v_taken) < cardinality(ack_at.ids) then
+        perform postrow.check_settle(ack_at.tenants, ack_at.ids, ack_at.tokens);
         v_others := array(select n from generate_subscripts(ack_at.ids, 1) n where n <> all (v_taken));
         v_moved := postrow.take(array(select ack_at.tenants[n] from unnest(v_others) n),
             array(select ack_at.ids[n] from unnest(v_others) n),
