@@ -6,9 +6,11 @@ BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 SLOW   := slow or crash or plan or mutation or package
 DEBIAN_PG := $(firstword $(wildcard /usr/lib/postgresql/15/bin) $(lastword $(sort $(wildcard /usr/lib/postgresql/*/bin))))
+POOLED := tests/drivers/test_conformance.py tests/worker tests/cli
+POOLED_ALL := tests/sql tests/races tests/drivers tests/worker tests/cli tests/django tests/testing tests/migrations tests/test_api.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-debian test-pooler check format bench checksums package ci clean
+.PHONY: help setup demo test test-all test-debian test-pooler test-pooler-all check format bench checksums package ci clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -47,8 +49,11 @@ test-debian: setup ## all tests but the package's, on Debian's Postgres instead 
 	POSTROW_TEST_BIN=$(DEBIAN_PG) $(PYTEST) -n 2 -m "not ($(SLOW))"
 	POSTROW_TEST_BIN=$(DEBIAN_PG) $(PYTEST) -n 2 -m "slow or plan or crash"
 
-test-pooler: setup ## the tests of drivers, worker and commands, through PgBouncer in transaction mode (a minute)
-	POSTROW_TEST_POOLER=1 $(PYTEST) -n 2 -m "not ($(SLOW))" tests/drivers/test_conformance.py tests/worker tests/cli
+test-pooler: setup ## tests of drivers, worker and commands through PgBouncer in transaction mode (two minutes)
+	POSTROW_TEST_POOLER=1 $(PYTEST) -n 2 -m "not ($(SLOW))" $(POOLED)
+
+test-pooler-all: setup ## all tests that can pass through PgBouncer (a quarter of an hour)
+	POSTROW_TEST_POOLER=1 $(PYTEST) -n 2 -m "not (plan or crash or mutation or package)" $(POOLED_ALL)
 
 check: setup ## format, lint, types, floors
 	$(BIN)/ruff format --check .

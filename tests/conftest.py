@@ -6,11 +6,12 @@ import threading
 import time
 import uuid
 from contextlib import contextmanager, nullcontext
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
+from clock import Clock
 from pgbouncer import (  # noqa: F401  # fixtures, and a hook
     POOLED,
     _pooler,
@@ -134,27 +135,6 @@ def committed(shared_dsn, emptied):
     yield shared_dsn
     with psycopg.connect(shared_dsn, autocommit=True) as conn:
         emptied(conn)
-
-
-class Clock:
-    """postrow.clock() as a table's value: it stands still until a test moves it, in every session."""
-
-    def __init__(self, conn):
-        self.conn = conn
-        self.now = datetime.now(UTC)
-        conn.execute("create table postrow.test_clock (now timestamptz)")
-        conn.execute("insert into postrow.test_clock values (%s)", [self.now])
-        conn.execute(
-            "create or replace function postrow.clock() returns timestamptz language sql volatile "
-            "as 'select now from postrow.test_clock'"
-        )
-
-    def set(self, moment):
-        self.now = moment
-        self.conn.execute("update postrow.test_clock set now = %s", [moment])
-
-    def advance(self, seconds):
-        self.set(self.now + timedelta(seconds=seconds))
 
 
 @pytest.fixture
@@ -398,12 +378,12 @@ def actors(sessions):
 
 
 @pytest.fixture
-def own_actors(database):
-    """As `actors`, on a database of this test's own."""
+def own_actors(database, direct):
+    """As `actors`, on a database of this test's own; `listens`: by no pooler, since LISTEN hears nothing there."""
     made = []
 
-    def make(name):
-        made.append(Session(database, name))
+    def make(name, *, listens=False):
+        made.append(Session(direct(database) if listens else database, name))
         return Actor(made[-1])
 
     yield make

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from pgbouncer import PSYCOPG
 from psycopg.rows import namedtuple_row
 
 import postrow
@@ -75,7 +76,8 @@ def test_a_bad_key_of_one_of_many_is_refused(conn, key):
 
 def test_long_lists_with_the_same_keys_in_opposite_order_do_not_deadlock(committed, wait_for):
     keys = [f"k{n}" for n in range(4_000)]
-    answers, connections = {}, [psycopg.connect(committed) for _ in range(2)]
+    answers, connections = {}, [psycopg.connect(committed, **PSYCOPG) for _ in range(2)]
+    pids = [conn.execute("select pg_backend_pid()").fetchone()[0] for conn in connections]  # begins a transaction
 
     def send(conn, name, payloads):
         with conn:
@@ -90,7 +92,6 @@ def test_long_lists_with_the_same_keys_in_opposite_order_do_not_deadlock(committ
         for thread in threads:
             thread.start()
         waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and pid = any(%s)"
-        pids = [conn.info.backend_pid for conn in connections]
         with psycopg.connect(committed, autocommit=True) as monitor:
             wait_for(lambda: monitor.execute(waiting, [pids]).fetchone() == (2,), what="both to wait")
         holder.rollback()

@@ -1,6 +1,7 @@
 import pytest
 
 from postrow import dsn
+from postrow.errors import BadArgumentError
 
 
 @pytest.mark.parametrize(
@@ -23,3 +24,12 @@ def test_a_dsn_says_whether_a_pooler_is_in_between_and_libpq_does_not_see_it(giv
     expected = "postgres://db/shop?sslmode=require&connect_timeout=3" if plain is None else plain
     assert dsn.read(given) == (expected, pooled)
     assert dsn.plain(given) == expected
+
+
+@pytest.mark.parametrize(
+    "given", ["postgresql://db/shop?pgbouncer=ture", "host=db pgbouncer=''", "postgres://db?pgbouncer"]
+)
+def test_a_word_that_is_neither_true_nor_false_is_refused(given):
+    with pytest.raises(BadArgumentError, match="neither true nor false") as caught:
+        dsn.read(given)
+    assert "pgbouncer=true" in caught.value.hint

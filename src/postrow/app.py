@@ -67,7 +67,7 @@ class App:
         """The DSN to connect with, as libpq takes it; the first look starts the embedded server if it names one.
 
         Raises:
-            BadArgumentError: none was given, nor is POSTROW_DSN set.
+            BadArgumentError: none was given, nor is POSTROW_DSN set; or its `pgbouncer` is neither true nor false.
             EmbeddedServerError: the private server could not be started.
         """
         with self._lock:

@@ -3,12 +3,13 @@
 import json
 import logging
 import sys
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
 
 from postrow.cli import logs
-from postrow.ops.lineage import Parent, handled
+from postrow.ops.lineage import handled
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_an_exception_is_a_field(line):
 
 def test_what_a_handler_logs_names_its_message(line):
     id_ = uuid4()
-    token = handled.set(Parent(id_, 0))
+    token = handled.set(SimpleNamespace(id=id_, hops=0))
     try:
         assert line("late")["message_id"] == str(id_)
         assert line("late", extra={"message_id": "mine"})["message_id"] == "mine"

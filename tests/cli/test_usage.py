@@ -5,6 +5,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from pgbouncer import POOLED
 
 import postrow
 from postrow import errors
@@ -107,7 +108,7 @@ def test_a_wrong_password_is_said_without_the_password(run, committed):
     dsn = psycopg.conninfo.make_conninfo(committed, password=SECRET)
     found = run("status", dsn=dsn)
     assert found.code == 4
-    assert "password authentication failed" in found.err
+    assert f"{'SASL' if POOLED else 'password'} authentication failed" in found.err  # PgBouncer's words, Postgres's
     assert SECRET not in found.err
 
 

@@ -34,6 +34,11 @@ async def pool(committed):
         yield pool
 
 
+async def server_pid(conn):
+    """The id of the process that serves the connection's transaction: a pooler makes up conn.get_server_pid()."""
+    return await conn.fetchval("select pg_backend_pid()")
+
+
 async def test_a_connection_outside_of_a_transaction_is_refused(conn, stored):
     for call in (postrow.enqueue(conn, "q", 1), postrow.enqueue_many(conn, "q", [])):
         with pytest.raises(NotInTransactionError, match="this asyncpg connection is in autocommit") as caught:
@@ -162,38 +167,37 @@ async def test_a_closed_connection_is_asyncpgs_own_error(conn):
         await postrow.enqueue_many(conn, "q", [1])
 
 
-@pytest.mark.session("the process id that a pooler tells is not that of a session")
 async def test_a_connection_that_dies_in_a_list_is_asyncpgs_own_error(conn, monitor, stored, monkeypatch):
     monkeypatch.setattr(produce, "CHUNK_MESSAGES", 1)
-    pid = conn.get_server_pid()
 
     def payloads():
         yield from (1, 2, 3)
         monitor.execute("select pg_terminate_backend(%s, 5000)", [pid])
         yield 4
 
-    with pytest.raises((asyncpg.AdminShutdownError, asyncpg.ConnectionDoesNotExistError, asyncpg.InterfaceError)):
+    with pytest.raises((asyncpg.AdminShutdownError, asyncpg.ConnectionDoesNotExistError, asyncpg.InterfaceError)):  # noqa: PT012  # the transaction
         async with conn.transaction():
+            pid = await server_pid(conn)
             await postrow.enqueue_many(conn, "q", payloads())
     assert stored() == []
 
 
-@pytest.mark.session("the process id that a pooler tells is not that of a session")
 async def test_a_busy_connection_is_asyncpgs_own_error(conn, sessions, wait_blocked, stored):
     gate = sessions("gate")
-    gate.run("select pg_advisory_lock(815)")
+    gate.run("begin")
+    gate.run("select pg_advisory_xact_lock(815)")
     async with conn.transaction():
+        pid = await server_pid(conn)
         task = asyncio.create_task(conn.fetch("select pg_advisory_xact_lock(815)"))
-        await wait_blocked(conn.get_server_pid())
+        await wait_blocked(pid)
         with pytest.raises(asyncpg.InterfaceError, match="another operation is in progress"):
             await postrow.enqueue(conn, "q", 1)
-        gate.run("select pg_advisory_unlock(815)")
+        gate.run("commit")
         await task
         await postrow.enqueue(conn, "q", 2)
     assert stored() == [2]
 
 
-@pytest.mark.session("the process id that a pooler tells is not that of a session")
 async def test_a_cancelled_call_leaves_the_decision_to_the_caller(conn, sessions, stored, wait_blocked):
     chosen = uuid4()
     rival = sessions("rival")
@@ -202,8 +206,9 @@ async def test_a_cancelled_call_leaves_the_decision_to_the_caller(conn, sessions
     transaction = conn.transaction()
     await transaction.start()
     await postrow.enqueue(conn, "q", "before")
+    pid = await server_pid(conn)
     task = asyncio.create_task(postrow.enqueue(conn, "q", "mine", id=chosen))
-    await wait_blocked(conn.get_server_pid())
+    await wait_blocked(pid)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -217,7 +222,6 @@ async def test_a_cancelled_call_leaves_the_decision_to_the_caller(conn, sessions
     assert stored() == ["rival"]
 
 
-@pytest.mark.session("the process id that a pooler tells is not that of a session")
 async def test_a_list_that_is_cancelled_is_taken_back_as_a_whole(conn, sessions, stored, wait_blocked, monkeypatch):
     monkeypatch.setattr(produce, "KEYED_MESSAGES", 1)
     rival = sessions("rival")
@@ -225,8 +229,9 @@ async def test_a_list_that_is_cancelled_is_taken_back_as_a_whole(conn, sessions,
     rival.run("select postrow.enqueue('q', '\"rival\"', dedup_key => '2', dedup_for => '1 h')")
     async with conn.transaction():
         await postrow.enqueue(conn, "q", "before")
+        pid = await server_pid(conn)
         task = asyncio.create_task(postrow.enqueue_many(conn, "q", [1, 2], dedup_key=str, dedup_for=3600))
-        await wait_blocked(conn.get_server_pid())
+        await wait_blocked(pid)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

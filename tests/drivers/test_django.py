@@ -172,24 +172,22 @@ def test_what_is_no_connection_to_postgres_is_refused_with_the_next_step(django,
     assert "has Postrow's schema" in caught.value.hint
 
 
-@pytest.mark.session("the process id that a pooler tells is not that of a session")
 def test_a_lost_connection_is_djangos_own_error(shop, atomic, monitor, stored, monkeypatch):
     from django.db import InterfaceError, OperationalError
 
     monkeypatch.setattr(produce, "CHUNK_MESSAGES", 1)
     for last in (4, ValueError):
-        shop.ensure_connection()
-        pid = shop.connection.info.backend_pid
 
-        def payloads(pid=pid, last=last):
+        def payloads(pid, last=last):
             yield from (1, 2, 3)
-            monitor.execute("select pg_terminate_backend(%s, 5000)", [pid])
+            monitor.execute("select pg_terminate_backend(%s, 5000)", pid)
             if last is ValueError:
                 raise ValueError
             yield last
 
         expected = (OperationalError, InterfaceError) if last == 4 else ValueError
-        with pytest.raises(expected), atomic():
-            postrow.enqueue_many(shop, "q", payloads())
+        with pytest.raises(expected), atomic(), shop.cursor() as cursor:  # noqa: PT012  # the transaction
+            cursor.execute("select pg_backend_pid()")
+            postrow.enqueue_many(shop, "q", payloads(cursor.fetchone()))
         shop.close()
     assert stored() == []

@@ -219,12 +219,17 @@ async def test_a_connection_from_a_pool_is_a_handle(driver, committed, done, ent
     assert stored() == [1]
 
 
-async def until_blocked(conn, task, monitor):
-    """Wait until the statement that the task runs on the connection waits for a lock."""
+async def server_pid(conn):
+    """The id of the process that serves the connection's transaction: a pooler makes up conn.info.backend_pid."""
+    return (await (await conn.execute("select pg_backend_pid()")).fetchone())[0]
+
+
+async def until_blocked(pid, task, monitor):
+    """Wait until the statement that the task runs in this process waits for a lock."""
     statement = "select 1 from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
     try:
         async with asyncio.timeout(20):
-            while not monitor.run(statement, [conn.info.backend_pid]):
+            while not monitor.run(statement, [pid]):
                 assert not task.done(), task
                 await asyncio.sleep(0.005)
     except BaseException:
@@ -232,7 +237,6 @@ async def until_blocked(conn, task, monitor):
         raise
 
 
-@pytest.mark.session("the process id that a pooler tells is not that of a session")
 async def test_a_cancelled_call_leaves_the_decision_to_the_caller(committed, sessions, stored):
     chosen = uuid4()
     rival = sessions("rival")
@@ -240,8 +244,9 @@ async def test_a_cancelled_call_leaves_the_decision_to_the_caller(committed, ses
     rival.run("select postrow.enqueue('q', '\"rival\"', id => %s)", [chosen])
     async with await psycopg.AsyncConnection.connect(committed) as conn:
         await postrow.enqueue(conn, "q", "before")
+        pid = await server_pid(conn)
         task = asyncio.create_task(postrow.enqueue(conn, "q", "mine", id=chosen))
-        await until_blocked(conn, task, sessions("monitor"))
+        await until_blocked(pid, task, sessions("monitor"))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -255,14 +260,15 @@ async def test_a_cancelled_call_leaves_the_decision_to_the_caller(committed, ses
     assert stored() == ["rival"]
 
 
-@pytest.mark.session("the process id that a pooler tells is not that of a session")
+@pytest.mark.session("in autocommit mode a pooler may take another for each statement")
 async def test_a_busy_connection_in_autocommit_mode_is_refused(committed, sessions, stored):
     """What another task has going may be a transaction, or not: nobody can say."""
     gate, monitor = sessions("gate"), sessions("monitor")
     gate.run("select pg_advisory_lock(815)")
     async with await psycopg.AsyncConnection.connect(committed, autocommit=True) as conn:
+        pid = await server_pid(conn)
         task = asyncio.create_task(conn.execute("select pg_advisory_lock(815)"))
-        await until_blocked(conn, task, monitor)
+        await until_blocked(pid, task, monitor)
         with pytest.raises(NotInTransactionError, match="busy"):
             await postrow.enqueue(conn, "q", 1)
         gate.run("select pg_advisory_unlock(815)")

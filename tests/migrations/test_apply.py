@@ -195,7 +195,9 @@ def test_a_run_interrupted_between_partitions_is_finished_by_the_next(empty_data
     catalog(empty_database)
 
 
-def test_settings_of_the_database_do_not_reach_into_a_run(empty_database, server, catalog, monkeypatch):
+def test_settings_of_the_database_do_not_reach_into_a_run(
+    empty_database, server, catalog, monkeypatch, forget_sessions
+):
     name = empty_database.rpartition("/")[2]
     settings = {
         "statement_timeout": "300ms",
@@ -211,6 +213,7 @@ def test_settings_of_the_database_do_not_reach_into_a_run(empty_database, server
     migrate.apply(empty_database)
     with psycopg.connect(server.dsn(), autocommit=True) as conn:
         conn.execute(f"alter database {name} reset all")
+    forget_sessions(empty_database)
     catalog(empty_database)
 
 

@@ -65,7 +65,7 @@ class Taps:
 
 @pytest.fixture
 def taps(own_actors, wait_for):
-    found = Taps(own_actors("listener"), own_actors("clerk"), wait_for)
+    found = Taps(own_actors("listener", listens=True), own_actors("clerk"), wait_for)
     found.freeze()
     return found
 

@@ -2,10 +2,12 @@
 
 import re
 from datetime import timedelta
+from functools import partial
 from uuid import uuid4
 
 import psycopg
 import pytest
+from clock import run_ahead
 
 CHECKS = (
     *("copy", "consumers", "backlog", "targets", "pauses", "leases", "history", "snapshot", "vacuum", "taps"),
@@ -344,13 +346,7 @@ def own(database, functions_on):
             (row,) = [row for row in pg.rows("doctor") if row.name == name]
             return row
 
-        def forward(span):
-            pg.query(
-                "create or replace function postrow.clock() returns timestamptz language sql volatile "
-                f"as 'select pg_catalog.clock_timestamp() + interval ''{span}'''"
-            )
-
-        pg.dsn, pg.check, pg.forward = database, check, forward
+        pg.dsn, pg.check, pg.forward = database, check, partial(run_ahead, conn)
         yield pg
 
 

@@ -4,6 +4,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from clock import run_ahead
 
 DAY = timedelta(days=1)
 
@@ -179,20 +180,13 @@ def test_an_unknown_setting_is_refused_with_the_known_ones(pg, name):
 # 50 ms, and an ack does not wait at all.
 
 
-def move_clock(pg, days):
-    pg.query(
-        "create or replace function postrow.clock() returns timestamptz language sql volatile "
-        f"as 'select pg_catalog.clock_timestamp() + interval ''{days} days'''"
-    )
-
-
 @pytest.mark.parametrize("mode", ["", "isolation level repeatable read read only"], ids=["rc", "dump"])
 def test_while_a_reader_is_open_no_partition_is_made_and_sweep_and_acks_go_on(own_actors, mode):
     worker, reader = own_actors("worker"), own_actors("reader")
     sweep_all(worker)
     ack_one(worker)
     before = partitions(worker)
-    move_clock(worker, 1)
+    run_ahead(worker.conn, "1 day")
     reader.begin(mode)
     assert reader.query("select count(*) as n from postrow.history")[0].n == 1
     worker.query("set statement_timeout = '2s'")
@@ -221,7 +215,7 @@ def test_while_a_reader_is_open_no_partition_is_made_and_sweep_and_acks_go_on(ow
 
 def test_while_a_reader_is_open_no_partition_is_dropped_and_sweep_and_acks_go_on(own_actors):
     worker, reader = own_actors("worker"), own_actors("reader")
-    move_clock(worker, 10)
+    run_ahead(worker.conn, "10 days")
     while partitions(worker)[-1] < day_of(datetime.now(UTC) + 17 * DAY):
         assert sweep(worker) == 1
     days = partitions(worker)
@@ -243,7 +237,7 @@ def test_while_a_reader_is_open_no_partition_is_dropped_and_sweep_and_acks_go_on
 
 def test_while_a_reader_is_open_the_default_keeps_its_rows_and_loses_none(own_actors):
     worker, reader = own_actors("worker"), own_actors("reader")
-    move_clock(worker, 30)
+    run_ahead(worker.conn, "30 days")
     sent = [ack_one(worker) for _ in range(3)]
     reader.begin()
     assert reader.query("select count(*) as n from postrow.history")[0].n == 3

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import psycopg
 import pytest
+from clock import Clock
 from pgbouncer import POOLED
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import namedtuple_row
@@ -164,6 +165,8 @@ class Database:
             yield
         finally:
             self.admin.execute(f"alter database {self.name} reset default_transaction_read_only")
+            if POOLED:  # which keeps the sessions that began meanwhile
+                self.terminate()
 
     def close(self):
         self.conn.close()
@@ -193,29 +196,13 @@ def db(_worker_db, emptied, forget_sessions):
     _worker_db.rows("reset all")
 
 
-class Clock:
-    """postrow.clock() of the workers' database: it stands still until a test moves it.
-
-    So no lease ends because the machine is busy, and one ends when a test wants it to.
-    """
+class WorkersClock(Clock):
+    """The clock of the workers' database, and what they do as it moves."""
 
     def __init__(self, db, wait_for):
+        super().__init__(db.conn)
         self._db = db
         self._wait_for = wait_for
-        self._real = db.value("select pg_get_functiondef('postrow.clock()'::regprocedure)")
-        db.rows("create table if not exists postrow.test_clock (now timestamptz)")
-        db.rows("delete from postrow.test_clock")
-        db.rows("insert into postrow.test_clock values (clock_timestamp())")
-        db.rows(
-            "create or replace function postrow.clock() returns timestamptz language sql volatile parallel safe "
-            "as 'select now from postrow.test_clock'"
-        )
-
-    def run_again(self):
-        self._db.rows(self._real)
-
-    def advance(self, seconds):
-        self._db.rows("update postrow.test_clock set now = now + %s", [timedelta(seconds=seconds)])
 
     def sweep(self):
         """As a worker does, at this moment and not in a second: start those of the test with sweep=False."""
@@ -256,7 +243,7 @@ class Clock:
 @pytest.fixture
 def clock(db, wait_for):
     """The database's clock, which stands still; begin it before the workers."""
-    it = Clock(db, wait_for)
+    it = WorkersClock(db, wait_for)
     yield it
     it.run_again()
 

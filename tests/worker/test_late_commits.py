@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from pgbouncer import POOLED, PSYCOPG
 from psycopg.types.json import Jsonb
 
 pytestmark = pytest.mark.slow
@@ -20,12 +21,11 @@ CHUNK = 200
 
 
 @contextlib.contextmanager
-def process(dsn, log):
+def process(dsn, listen_dsn, log):
     """A worker process whose handler does nothing."""
+    options = ["slots=500", "concurrency=500", *([f'listen_dsn="{listen_dsn}"'] if POOLED else [])]
     with log.open("wb") as out:
-        it = subprocess.Popen(
-            [sys.executable, SHOP, dsn, "nothing", "slots=500", "concurrency=500"], stdout=out, stderr=subprocess.STDOUT
-        )
+        it = subprocess.Popen([sys.executable, SHOP, dsn, "nothing", *options], stdout=out, stderr=subprocess.STDOUT)
     try:
         yield it
     finally:
@@ -46,7 +46,7 @@ class Traffic(threading.Thread):
     def run(self):
         chunk = Jsonb([{"payload": "newer"}] * CHUNK)
         began = time.monotonic()
-        with psycopg.connect(self._dsn, autocommit=True) as conn:
+        with psycopg.connect(self._dsn, autocommit=True, **PSYCOPG) as conn:
             while not self._ending.wait(max(0, began + self.sent * OPEN / NEWER - time.monotonic())):
                 conn.execute("select count(*) from postrow.enqueue_many('q', %s)", [chunk])
                 self.sent += CHUNK
@@ -65,7 +65,7 @@ def traffic(db):
 
 @pytest.mark.parametrize(("snapshot", "bound"), [(False, 1.0), (True, 10.0)], ids=["alone", "under a held snapshot"])
 def test_a_message_that_commits_after_50_000_newer_ones_is_handled_at_once(
-    db, tmp_path, sessions_on, wait_for, traffic, snapshot, bound
+    db, direct, tmp_path, sessions_on, wait_for, traffic, snapshot, bound
 ):
     if snapshot:
         reader = sessions_on(db.dsn)
@@ -74,7 +74,7 @@ def test_a_message_that_commits_after_50_000_newer_ones_is_handled_at_once(
     late = sessions_on(db.dsn)
     (id_,) = late.execute("select id from postrow.enqueue('q', '\"late\"')").fetchone()
     began = time.monotonic()
-    with process(db.dsn, tmp_path / "worker.log"):
+    with process(db.dsn, direct(db.dsn), tmp_path / "worker.log"):
         wait_for(
             lambda: time.monotonic() - began > OPEN and db.done() >= NEWER,
             what="the newer messages to be handled",

@@ -148,8 +148,8 @@ def test_a_busy_database_is_not_taken_for_a_blocked_loop(
     wait_for(lambda: db.rows("select 1 from postrow.worker"))
     blocker = sessions_on(db.dsn)
     blocker.execute("lock table postrow.worker in access exclusive mode")
-    monkeypatch.setattr(heartbeat_module, "BLOCKED", heartbeat_module.BEAT_EVERY * 2)
-    now[0] += heartbeat_module.BEAT_EVERY + 1  # its next sign of life waits for the lock
+    monkeypatch.setattr(heartbeat_module, "BLOCKED", heartbeat_module.IDLE_BEAT_EVERY * 2)
+    now[0] += heartbeat_module.IDLE_BEAT_EVERY + 1  # its next sign of life waits for the lock
     (pid,) = db.backends("heartbeat")
     waits = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
     wait_for(lambda: db.value(waits, [pid]), what="the heartbeat to wait for the lock")

@@ -186,7 +186,7 @@ def test_nothing_of_it_stays_in_the_sessions_that_strangers_use_next(behind, han
             "array(select name from pg_settings where source = 'session' and name not in ('application_name', "
             "'client_encoding', 'DateStyle', 'TimeZone', 'standard_conforming_strings', 'app.mine') order by name)"
         ).fetchone()
-    # our own settings are remarks on what this session of the server has tapped and swept: true for whoever has it
+    # our own settings are remarks on how far this session of the server has swept: true for whoever has it
     assert [name for name in found[5] if not name.startswith("postrow.")] == []
     assert found[:5] == ("here", 0, 0, 0, 0)
 

@@ -148,6 +148,7 @@ def test_a_signal_before_the_database_is_there_ends_the_wait(db, run, wait_for):
     assert (code, seconds < 3) == (0, True)
 
 
+@pytest.mark.session("PgBouncer lets statements wait in an outage")
 def test_a_signal_during_an_outage_ends_the_worker(db, run, wait_for):
     worker = run("sync")
     wait_for(lambda: db.backends("claimer"))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from pgbouncer import POOLED
 
 from postrow.worker import claimer as claimer_module
 from postrow.worker import listener as listener_module
@@ -29,25 +28,31 @@ def seen(app):
     return times
 
 
-def listening(db, wait_for):
-    """The worker hears taps from now on: its claimer has looked since its listener began."""
-    if POOLED:
-        pytest.skip("not through a pooler: it looks for the sessions of a worker's parts")
-    wait_for(
-        lambda: db.value(
-            "select count(*) = 2 and bool_and(state = 'idle') and max(query) filter (where application_name = "
-            "'postrow listener') = 'listen postrow' and max(query_start) filter (where application_name = "
-            "'postrow claimer') > max(query_start) filter (where application_name = 'postrow listener') "
-            "from pg_stat_activity where datname = current_database() and application_name in "
-            "('postrow listener', 'postrow claimer')"
-        ),
-        what="the worker to listen",
-    )
+@pytest.fixture
+def listening(monkeypatch, wait_for):
+    """Waits until the worker hears taps from now on: its claimer has looked since its listener began."""
+    heard_from, looks = [], []
+    begins, ask = claimer_module.Claimer.listening, claimer_module.execute_async
+
+    def noted(self):
+        begins(self)
+        heard_from.append(time.monotonic())
+
+    async def noted_look(conn, op, **options):
+        at = time.monotonic()
+        answer = await ask(conn, op, **options)
+        if "postrow.lanes(" in op.sql:
+            looks.append(at)
+        return answer
+
+    monkeypatch.setattr(claimer_module.Claimer, "listening", noted)
+    monkeypatch.setattr(claimer_module, "execute_async", noted_look)
+    return lambda: wait_for(lambda: heard_from and looks and looks[-1] > heard_from[-1], what="the worker to listen")
 
 
-def test_a_tap_wakes_a_worker_that_would_sleep_for_a_minute(db, start, wait_for, seen):
+def test_a_tap_wakes_a_worker_that_would_sleep_for_a_minute(db, start, wait_for, seen, listening):
     start(poll_interval=60)
-    listening(db, wait_for)
+    listening()
     delays = []
     for n in range(20):
         began = time.monotonic()
@@ -57,9 +62,9 @@ def test_a_tap_wakes_a_worker_that_would_sleep_for_a_minute(db, start, wait_for,
     assert sorted(delays)[10] < 0.25
 
 
-def test_messages_of_new_tenants_and_priorities_are_found_at_once_while_busy(db, start, wait_for, seen):
+def test_messages_of_new_tenants_and_priorities_are_found_at_once_while_busy(db, start, wait_for, seen, listening):
     start(poll_interval=60)
-    listening(db, wait_for)
+    listening()
     stop = threading.Event()
 
     def keep_busy():
@@ -82,9 +87,9 @@ def test_messages_of_new_tenants_and_priorities_are_found_at_once_while_busy(db,
         thread.join()
 
 
-def test_a_delayed_message_wakes_a_sleeping_worker_when_it_is_due(db, start, wait_for, seen):
+def test_a_delayed_message_wakes_a_sleeping_worker_when_it_is_due(db, start, wait_for, seen, listening):
     start(poll_interval=60)
-    listening(db, wait_for)
+    listening()
     db.put(payload="late", delay="0.8 s")
     db.put(payload="soon", delay="0.3 s")
     began = time.monotonic()
@@ -93,20 +98,20 @@ def test_a_delayed_message_wakes_a_sleeping_worker_when_it_is_due(db, start, wai
     assert 0.7 < seen["late"] - began < 1.5
 
 
-def test_a_retry_wakes_a_sleeping_worker_when_it_is_due(app, db, start, wait_for, soon):
+def test_a_retry_wakes_a_sleeping_worker_when_it_is_due(app, db, start, wait_for, soon, listening):
     @app.queue("q").consumer(retry=soon, max_attempts=5)
     async def fail(_message):
         raise ValueError
 
     start(poll_interval=60)
-    listening(db, wait_for)
+    listening()
     id_ = db.put()
     wait_for(lambda: db.dead(id_), deadline=5)
 
 
-def test_a_message_of_an_open_transaction_is_found_at_its_commit(db, start, wait_for, seen):
+def test_a_message_of_an_open_transaction_is_found_at_its_commit(db, start, wait_for, seen, listening):
     start(poll_interval=60)
-    listening(db, wait_for)
+    listening()
     with psycopg.connect(db.dsn) as conn:
         conn.execute("select postrow.enqueue('q', '1')")
         db.put(payload=2)
@@ -147,9 +152,9 @@ def test_a_backlog_is_drained_when_outcomes_are_slower_to_write_than_handlers_to
     wait_for(lambda: db.done() == 1000)
 
 
-def test_rows_without_a_tap_are_found_within_a_poll_interval(db, start, wait_for, seen):
+def test_rows_without_a_tap_are_found_within_a_poll_interval(db, start, wait_for, seen, listening):
     start(poll_interval=0.5)
-    listening(db, wait_for)
+    listening()
     db.rows("set postrow.tap = off")
     for n in range(3):
         began = time.monotonic()
@@ -158,9 +163,9 @@ def test_rows_without_a_tap_are_found_within_a_poll_interval(db, start, wait_for
         assert seen[n] - began < 2
 
 
-def test_a_stream_of_taps_for_others_does_not_keep_untapped_rows_waiting(db, start, wait_for, seen):
+def test_a_stream_of_taps_for_others_does_not_keep_untapped_rows_waiting(db, start, wait_for, seen, listening):
     start(poll_interval=0.3)
-    listening(db, wait_for)
+    listening()
     db.rows("set postrow.tap = off")
     stop = threading.Event()
 
@@ -181,9 +186,9 @@ def test_a_stream_of_taps_for_others_does_not_keep_untapped_rows_waiting(db, sta
 
 
 @pytest.mark.parametrize("payload", ["", "q", "q ", " ", "\U0001f600", "q default extra", "x" * 7000])
-def test_a_forged_tap_harms_nothing(db, start, wait_for, seen, lines, payload):
+def test_a_forged_tap_harms_nothing(db, start, wait_for, seen, lines, payload, listening):
     start()
-    listening(db, wait_for)
+    listening()
     db.rows("select pg_notify('postrow', %s)", [payload])
     db.put(payload=1)
     wait_for(lambda: 1 in seen)
@@ -211,10 +216,10 @@ def test_the_listener_uses_its_own_dsn(db, start, wait_for, seen):
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_terminated_listener_listens_again_and_misses_nothing(db, start, wait_for, seen):
+def test_a_terminated_listener_listens_again_and_misses_nothing(db, start, wait_for, seen, listening):
     """No round leaves a message to the poll, which comes after a minute."""
     start(poll_interval=60)
-    listening(db, wait_for)
+    listening()
     count = 0
     for _ in range(10):
         (pid,) = wait_for(lambda: db.backends("listener"))
@@ -227,7 +232,7 @@ def test_a_terminated_listener_listens_again_and_misses_nothing(db, start, wait_
         wait_for(lambda pid=pid: len(new := db.backends("listener")) == 1 and new != [pid])
 
 
-def test_a_burst_of_taps_is_heard_in_flat_memory(db, start, wait_for, seen, monkeypatch):
+def test_a_burst_of_taps_is_heard_in_flat_memory(db, start, wait_for, seen, monkeypatch, listening):
     def memory():
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
 
@@ -237,7 +242,7 @@ def test_a_burst_of_taps_is_heard_in_flat_memory(db, start, wait_for, seen, monk
         listener_module.Listener, "_hear", lambda self, notify: (heard.append(None), original(self, notify))
     )
     start()
-    listening(db, wait_for)
+    listening()
     db.rows("select pg_notify('postrow', 'q t' || n) from generate_series(1, 5000) n")
     wait_for(lambda: len(heard) >= 5000)
     before = memory()
@@ -326,9 +331,9 @@ def at_rest(running, asked, wait_for):
 
 
 @pytest.mark.usefixtures("seen")
-def test_a_tap_for_another_queue_makes_a_worker_ask_nothing(db, start, wait_for, asked, heard):
+def test_a_tap_for_another_queue_makes_a_worker_ask_nothing(db, start, wait_for, asked, heard, listening):
     running = start(poll_interval=60)
-    listening(db, wait_for)
+    listening()
     at_rest(running, asked, wait_for)
     del asked[:]
     for n in range(50):
@@ -339,13 +344,15 @@ def test_a_tap_for_another_queue_makes_a_worker_ask_nothing(db, start, wait_for,
     assert asked == []
 
 
-def test_a_tap_for_one_queue_of_a_worker_makes_it_claim_from_no_other(app, db, start, wait_for, asked, seen, heard):
+def test_a_tap_for_one_queue_of_a_worker_makes_it_claim_from_no_other(
+    app, db, start, wait_for, asked, seen, heard, listening
+):
     @app.queue("r").consumer()
     async def handle(message):
         seen[message.payload] = time.monotonic()
 
     running = start(poll_interval=60)
-    listening(db, wait_for)
+    listening()
     at_rest(running, asked, wait_for)
     del asked[:]
     for n in range(20):
@@ -357,9 +364,11 @@ def test_a_tap_for_one_queue_of_a_worker_makes_it_claim_from_no_other(app, db, s
     assert sum(queue == "r" for _, queue in asked) < 10 < sum(queue == "q" for _, queue in asked)
 
 
-def test_a_message_of_another_tenant_whose_tap_was_kept_back_is_found_by_the_second_look(db, start, wait_for, seen):
+def test_a_message_of_another_tenant_whose_tap_was_kept_back_is_found_by_the_second_look(
+    db, start, wait_for, seen, listening
+):
     start(poll_interval=60)
-    listening(db, wait_for)
+    listening()
     db.put(payload="known", tenant="known")
     wait_for(lambda: "known" in seen)
     for n in range(5):
@@ -370,7 +379,7 @@ def test_a_message_of_another_tenant_whose_tap_was_kept_back_is_found_by_the_sec
         wait_for(lambda n=n: f"quiet {n}" in seen, deadline=10)
 
 
-def test_a_consumer_of_one_tenant_looks_again_after_a_tap_of_another(app, db, start, wait_for):
+def test_a_consumer_of_one_tenant_looks_again_after_a_tap_of_another(app, db, start, wait_for, listening):
     """Its own tap may have been kept back for that one."""
     done = []
 
@@ -379,7 +388,7 @@ def test_a_consumer_of_one_tenant_looks_again_after_a_tap_of_another(app, db, st
         done.append(message.payload)
 
     start(poll_interval=60)
-    listening(db, wait_for)
+    listening()
     with psycopg.connect(db.dsn) as quiet:
         quiet.execute("set local postrow.tap = off")
         quiet.execute("select postrow.enqueue('mine', '1', tenant => 'acme')")
@@ -388,11 +397,11 @@ def test_a_consumer_of_one_tenant_looks_again_after_a_tap_of_another(app, db, st
 
 
 def test_a_message_that_is_committed_long_after_its_tap_was_kept_back_is_found_soon(
-    db, start, wait_for, seen, asked, heard
+    db, start, wait_for, seen, asked, heard, listening
 ):
     """Its transaction holds the lock that a tap kept back takes, and no other tap comes: the poll would be a minute."""
     running = start(poll_interval=60)
-    listening(db, wait_for)
+    listening()
     with psycopg.connect(db.dsn) as late:
         late.execute("set local postrow.tap = off")
         late.execute("select pg_advisory_xact_lock_shared(1886613367, hashtext('q') & 31)")

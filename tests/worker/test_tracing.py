@@ -229,7 +229,7 @@ def test_what_is_published_carries_the_trace_to_each_queue(spans, app, db, start
             pass
 
     start()
-    wait_for(lambda: db.backends("claimer"), what="the worker")
+    wait_for(lambda: db.value("select count(*) from postrow.subscription") == 2, what="the subscriptions")
     with spans.tracer.start_as_current_span("a request"), psycopg.connect(db.dsn) as conn:
         postrow.publish(conn, "order.paid", 1)
     made = spans.one("publish order.paid")

@@ -5,7 +5,9 @@ because ten seconds have passed does not come at all, and the poll comes after a
 by claim, test_late_commits.py a real worker under a real load.
 """
 
+import math
 import threading
+import time
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -93,15 +95,20 @@ def test_a_late_commit_of_very_many_is_drained_beside_others(db, busy, wait_for,
     assert len(seen) == len(set(seen)) == 4 + 5000 + 50
 
 
-def asleep(db, wait_for):
-    """Until the worker has nothing to ask for."""
-    wait_for(
-        lambda: db.value(
-            "select state = 'idle' and clock_timestamp() - state_change > interval '0.5 s' from pg_stat_activity "
-            "where datname = current_database() and application_name = 'postrow claimer'"
-        ),
-        what="the claimer to sleep",
-    )
+@pytest.fixture
+def asleep(monkeypatch, wait_for):
+    """Waits until the worker has asked for nothing for half a second."""
+    answered_at, original = [math.inf], claimer_module.execute_async
+
+    async def noted(conn, op, **options):
+        answered_at[0] = math.inf
+        try:
+            return await original(conn, op, **options)
+        finally:
+            answered_at[0] = time.monotonic()
+
+    monkeypatch.setattr(claimer_module, "execute_async", noted)
+    return lambda: wait_for(lambda: time.monotonic() - answered_at[0] > 0.5, what="the claimer to sleep")
 
 
 @contextmanager
@@ -141,7 +148,7 @@ TAKEN_AWAY = {
 @pytest.mark.parametrize("option", ["rate", "tenant_rate"])
 @pytest.mark.parametrize("how", TAKEN_AWAY)
 def test_a_backlog_of_a_rate_is_handled_at_once_when_the_rate_is_taken_away(
-    app, db, busy, wait_for, monkeypatch, option, how
+    app, db, busy, wait_for, monkeypatch, option, how, asleep
 ):
     """By another start of the application, or an administrator; the next token would come in an hour."""
     seen = []
@@ -154,12 +161,12 @@ def test_a_backlog_of_a_rate_is_handled_at_once_when_the_rate_is_taken_away(
     busy()
     db.put_many(range(500))
     wait_for(lambda: db.done() == 10)
-    asleep(db, wait_for)
+    asleep()
     db.rows(f"select postrow.{TAKEN_AWAY[how]}")
     wait_for(lambda: len(seen) == 504, deadline=AT_ONCE)
 
 
-def test_a_rate_that_was_taken_away_without_a_tap_is_noticed_soon(app, db, busy, wait_for):
+def test_a_rate_that_was_taken_away_without_a_tap_is_noticed_soon(app, db, busy, wait_for, asleep):
     seen = []
 
     @app.queue("q").consumer(concurrency=50, name="handler", rate=Rate(10, per=36_000))
@@ -169,7 +176,7 @@ def test_a_rate_that_was_taken_away_without_a_tap_is_noticed_soon(app, db, busy,
     busy()
     db.put_many(range(500))
     wait_for(lambda: db.done() == 10)
-    asleep(db, wait_for)
+    asleep()
     db.rows("set postrow.tap = off")
     db.rows("select postrow.register_consumer('q', 'handler')")
     wait_for(lambda: len(seen) == 504, deadline=lanes_module.HELD_MOST + AT_ONCE)
@@ -203,6 +210,7 @@ def test_what_is_enqueued_for_the_past_is_handled_at_once(db, busy, wait_for, se
     wait_for(lambda: "past" in seen, deadline=AT_ONCE)
 
 
+@pytest.mark.session("it looks for the sessions of a worker's parts")
 def test_a_new_connection_begins_at_the_beginning_and_listens_again(db, busy, wait_for, seen, claims, sessions_on):
     late = sessions_on(db.dsn)
     late.execute("select postrow.enqueue('q', '\"late\"')")

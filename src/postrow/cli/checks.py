@@ -80,7 +80,8 @@ def pooler(conn: psycopg.Connection[Any]) -> Finding:
         "pooler",
         "warning",
         f"the connection goes through {mode}",
-        "Producers may. A worker hears no taps through it: give it a direct DSN, or --listen-dsn, or --transport poll.",
+        "All works through it but LISTEN: start workers with --listen-dsn and a DSN that leads to Postgres itself, or "
+        "with --transport poll.",
     )
 
 

@@ -47,9 +47,9 @@ class Listener:
         # in a session of nobody's, LISTEN would be heard by strangers if by anyone
         self._weather.fine("listener")
         log.warning(
-            "no taps: a pooler in transaction mode is before the database, and LISTEN hears nothing through it. "
-            "Messages are found by looking, each poll interval. Give --listen-dsn a "
-            "direct DSN, or choose --transport poll"
+            "no taps: a pooler is before the database that shares sessions out (or may do so: its mode could not be "
+            "told), and LISTEN hears nothing through it. Messages are found by looking, each poll interval. "
+            "Give --listen-dsn a DSN that leads to Postgres itself, or choose --transport poll"
         )
         await asyncio.Event().wait()
 
