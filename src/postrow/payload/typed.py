@@ -43,14 +43,11 @@ class Codec(Generic[T]):
         self._adapter: TypeAdapter[Any] | None = None
         if type_ not in _ANY and self._container is None:
             self._adapter = _adapter_of(type_, self.type_name)
+        # whether it carries any JSON: what is stored fits it, whatever it is
+        self.is_plain = self._adapter is None and self._container is None
 
     def __repr__(self) -> str:
         return f"Codec({self.type_name})"
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it carries any JSON: what is stored fits it, whatever it is."""
-        return self._adapter is None and self._container is None
 
     def encode(self, value: T, *, what: str = "payload") -> str:
         """The JSON text of a payload of this queue's type; it will come back equal.

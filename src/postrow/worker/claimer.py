@@ -35,8 +35,8 @@ ASK_EVERY = (
 )
 ASK_IDLE_EVERY = 60.0  # the same, when there is nothing
 IDLE_AFTER = 60.0  # seconds without work, after which the poll interval is five times as long
-# times the worker's concurrency, and 2,000: outcomes that wait to be written before it claims no more, and messages
-# that wait for others of their groups before it claims one by one
+# times the messages that the worker handles at once, and 2,000: outcomes that wait to be written before it claims no
+# more, and messages that wait for others of their groups before it claims one by one
 UNWRITTEN = 4
 
 
@@ -94,6 +94,7 @@ class Claimer:
         self._weather = weather
         self._worker = worker
         self._concurrency = concurrency
+        self._at_once = sum(min(one.concurrency, concurrency) * (one.batch or 1) for one in consumers)
         self._poll_interval = poll_interval
         self._refused = refused
         self._meter = meter
@@ -207,7 +208,7 @@ class Claimer:
 
     @property
     def _most_held(self) -> int:
-        return max(2000, UNWRITTEN * self._concurrency)
+        return max(2000, UNWRITTEN * self._at_once)
 
     async def _round(self, conn: psycopg.AsyncConnection[Any]) -> tuple[bool, bool]:
         """One claim for each consumer with free slots. Whether anything was found, and whether any left something."""
@@ -345,8 +346,7 @@ class Claimer:
     async def _pause(self, *, full: bool) -> None:
         """Go on at once while slots are filled, soon after a find, else when woken, when due, or in time."""
         if full and any(self._free(feed) > 0 for feed in self._feeds) and not self._held_up():
-            await asyncio.sleep(0)
-            return
+            return  # before the handlers have a turn: they have it while the database claims
         now = time.monotonic()
         discover = True
         if self._held_up():

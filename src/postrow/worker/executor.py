@@ -176,7 +176,7 @@ class Executor:
         if slot.ended or slot.lost:  # before it began
             self._end(slot, RELEASED)
             return
-        slot.task = asyncio.current_task()
+        slot.task = self._tasks.current
         consumer = slot.consumer
         timeout = consumer.timeout
         run: _Run | None = None
@@ -212,9 +212,8 @@ class Executor:
     async def _handle_many(self, call: Call) -> None:
         slots, messages, ends = self._hand_many(call.slots, self._extend_async)
         if slots:
-            task = asyncio.current_task()
             for slot in slots:
-                slot.task = task
+                slot.task = self._tasks.current
             ends += await self._call_with(slots, messages)
         self._end_all(ends)
 

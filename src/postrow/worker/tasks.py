@@ -33,6 +33,7 @@ class Tasks(Generic[T]):
         self._ready: deque[T] = deque()
         self._turn = 0  # the task that takes from `_ready` now is the one of this turn
         self._taken = False  # there is one
+        self.current: asyncio.Task[Any] | None = None  # the one that a unit begins in: asyncio.current_task() takes longer
 
     def submit(self, unit: T) -> None:
         """Run it, in its turn."""
@@ -57,6 +58,7 @@ class Tasks(Generic[T]):
     async def _work(self, turn: int) -> None:
         task = asyncio.current_task()
         assert task is not None
+        self.current = task
         name = task.get_name()
         before = [*contextvars.copy_context().items()]
         until = time.monotonic() + BREATH
