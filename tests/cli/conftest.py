@@ -85,12 +85,18 @@ def process(start):
     return process
 
 
+def state(pid):
+    """What a process does: S, it sleeps."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 @pytest.fixture
 def feed(wait_for):
-    """Writes to a process's stdin, and waits until it has read all of it: feed(process, "3\\n").
+    """Writes to a process's stdin, and waits until it has read all of it and waits for more: feed(process, "3\\n").
 
     A reader that has answered for what came before (its commit, its line of output) is past that then: rows that
-    are seen say only that the database has them, not that the process has heard of it.
+    are seen say only that the database has them, not that the process has heard of it. And it sleeps: a signal that
+    comes between Python's last look for one and the call that reads would be heard after the next line.
     """
 
     def feed(process, text):
@@ -101,7 +107,7 @@ def feed(wait_for):
         def taken():
             assert process.poll() is None, "the process has ended"
             ioctl(process.stdin, termios.FIONREAD, left)
-            return left[0] == 0
+            return left[0] == 0 and state(process.pid) == "S"
 
         wait_for(taken, what="the process to read its stdin")
 
