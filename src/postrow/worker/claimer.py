@@ -30,10 +30,9 @@ BATCH = MOST_OF_A_BATCH  # messages in one claim
 MAX_BYTES = 32_000_000  # of payload text in one claim
 KEEN = 0.002  # seconds until the next look, for a tap's window after one that found work and left slots free
 HELD_UP = 0.02  # seconds until the next look, when the acker is behind, or groups are
-ASK_EVERY = (
-    5.0  # seconds between looks whether the handler is still the queue's consumer, while there is something to claim
-)
-ASK_IDLE_EVERY = 60.0  # the same, when there is nothing
+# seconds between looks whether the handler is still the queue's consumer: while there is something to claim, and else
+ASK_EVERY = 5.0
+ASK_IDLE_EVERY = 60.0
 IDLE_AFTER = 60.0  # seconds without work, after which the poll interval is five times as long
 # times the messages that the worker handles at once, and 2,000: outcomes that wait to be written before it claims no
 # more, and messages that wait for others of their groups before it claims one by one

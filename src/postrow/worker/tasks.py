@@ -33,7 +33,8 @@ class Tasks(Generic[T]):
         self._ready: deque[T] = deque()
         self._turn = 0  # the task that takes from `_ready` now is the one of this turn
         self._taken = False  # there is one
-        self.current: asyncio.Task[Any] | None = None  # the one that a unit begins in: asyncio.current_task() takes longer
+        # the one that a unit begins in: asyncio.current_task() takes longer
+        self.current: asyncio.Task[Any] | None = None
 
     def submit(self, unit: T) -> None:
         """Run it, in its turn."""
