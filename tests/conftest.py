@@ -2,6 +2,7 @@
 """One private server a test process; isolation by rollback where it is true, by a database where it is not."""
 
 import os
+import signal
 import threading
 import time
 import uuid
@@ -27,6 +28,9 @@ from psycopg.types.json import Jsonb
 
 from postrow import migrate
 from postrow.embedded import Server
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell: programs that are tested would
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # inherit it, and Ctrl-C would not end them
 
 PREPARE = None if POOLED else 5  # after how many times psycopg prepares a statement; 5 is its default
 DEADLINE = 20.0  # seconds: how long a test waits for a thing that should come at once on an idle machine
