@@ -312,3 +312,18 @@ async def test_what_is_due_where_no_slot_is_free_does_not_keep_the_claimer_awake
     began = time.monotonic()
     await claimer._pause(full=False)
     assert time.monotonic() - began >= 0.2
+
+
+def test_the_database_claims_while_handlers_run(app, db, start, wait_for):
+    """The second claim is on its way before the first handler has a turn, and this one keeps the loop to itself."""
+    seen = []
+
+    @app.queue("q").consumer(concurrency=1000)
+    async def handle(message):
+        if not seen:
+            seen.append(message.id)
+            wait_for(lambda: claimed(db) == 1000, what="the second claim")
+
+    db.put_many(range(1000))
+    start()
+    wait_for(lambda: db.done() == 1000)
