@@ -47,7 +47,7 @@ test-all: setup ## all tests: with programs, crashes, plans, mutations and the p
 test-debian: setup ## all tests but the package's, on Debian's Postgres instead of the embedded one
 	@test -n "$(DEBIAN_PG)" || { echo "no Postgres found: apt-get install postgresql"; exit 1; }
 	POSTROW_TEST_BIN=$(DEBIAN_PG) $(PYTEST) -n 2 -m "not ($(SLOW))"
-	POSTROW_TEST_BIN=$(DEBIAN_PG) $(PYTEST) -n 2 -m "slow or plan or crash"
+	POSTROW_TEST_BIN=$(DEBIAN_PG) $(PYTEST) -n 2 -m "slow or plan or crash" $(addprefix --ignore=,$(wildcard tests/test_bench*.py))
 
 test-pooler: setup ## tests of drivers, worker and commands through PgBouncer in transaction mode (two minutes)
 	POSTROW_TEST_POOLER=1 $(PYTEST) -n 2 -m "not ($(SLOW))" $(POOLED)

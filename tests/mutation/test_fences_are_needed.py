@@ -274,6 +274,7 @@ def run(tests, folder, *, script=None):
     """Runs tests in a process of their own, on the SQL with a mutation, and gives (name, failure, error) of each."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     env.pop("POSTROW_TEST_MUTATION", None)
+    env["POSTROW_TEST_MANY"] = "60_000"  # messages of the tests of plans: what reads all of them is seen as well
     if script is not None:
         (folder / "mutation.sql").write_text(script, encoding="utf-8")
         env["POSTROW_TEST_MUTATION"] = str(folder / "mutation.sql")
