@@ -68,24 +68,38 @@ begin
         select k.tenant collate "C" as tenant, k.priority,
             case when k.after <= v_now then k.after else '-infinity' end as after
         from unnest(lanes_ahead.tenants, lanes_ahead.priorities, lanes_ahead.afters) k(tenant, priority, after)
-    ), gaps as (  -- from one marked lane to the next; no tenant sorts before '' or behind '~'
-        select e.tenant, e.priority, lead(e.tenant, 1, '~') over lane as to_tenant,
-            lead(e.priority, 1, 0::smallint) over lane as to_priority
-        from (select '' collate "C", 0::smallint union all select k.tenant, k.priority from marked k) e(tenant, priority)
-        window lane as (order by e.tenant, e.priority)
-    ), others as (
-        select n.*, g.to_tenant, g.to_priority from gaps g cross join lateral (
+    ), priorities as (  -- gaps between those of a tenant that are marked
+        select k.tenant, k.priority::int as priority,
+            lead(k.priority::int, 1, 32768) over (partition by k.tenant order by k.priority) as to_priority
+        from marked k
+        union all
+        select k.tenant, -32769, min(k.priority) from marked k group by k.tenant
+    ), tenants as (  -- and between tenants: none sorts before '' or behind '~'
+        select e.tenant, lead(e.tenant, 1, '~') over (order by e.tenant) as to_tenant
+        from (select '' collate "C" union select k.tenant from marked k) e(tenant)
+    ), inside as (  -- each gap ends at one column: where two are compared Postgres 15 reads on
+        select n.*, g.to_priority from priorities g cross join lateral (
             select m.tenant, m.priority, m.available_at from postrow.message m
             where m.queue = lanes_ahead.queue and m.claim_token is null and m.target is null and not m.behind
-                and (m.tenant, m.priority) > (g.tenant, g.priority)
-                and (m.tenant, m.priority) < (g.to_tenant, g.to_priority)
+                and m.tenant = g.tenant and m.priority > g.priority and m.priority < g.to_priority
+            order by m.priority, m.available_at limit 1) n
+        union all
+        select n.*, l.to_priority from inside l cross join lateral (
+            select m.tenant, m.priority, m.available_at from postrow.message m
+            where m.queue = lanes_ahead.queue and m.claim_token is null and m.target is null and not m.behind
+                and m.tenant = l.tenant and m.priority > l.priority and m.priority < l.to_priority
+            order by m.priority, m.available_at limit 1) n
+    ), beside as (
+        select n.*, g.to_tenant from tenants g cross join lateral (
+            select m.tenant, m.priority, m.available_at from postrow.message m
+            where m.queue = lanes_ahead.queue and m.claim_token is null and m.target is null and not m.behind
+                and m.tenant > g.tenant and m.tenant < g.to_tenant
             order by m.tenant, m.priority, m.available_at limit 1) n
         union all
-        select n.*, l.to_tenant, l.to_priority from others l cross join lateral (
+        select n.*, l.to_tenant from beside l cross join lateral (
             select m.tenant, m.priority, m.available_at from postrow.message m
             where m.queue = lanes_ahead.queue and m.claim_token is null and m.target is null and not m.behind
-                and (m.tenant, m.priority) > (l.tenant, l.priority)
-                and (m.tenant, m.priority) < (l.to_tenant, l.to_priority)
+                and (m.tenant, m.priority) > (l.tenant, l.priority) and m.tenant < l.to_tenant
             order by m.tenant, m.priority, m.available_at limit 1) n
     ), targeted as (
         (select m.tenant, m.priority, m.available_at from postrow.message m
@@ -105,7 +119,8 @@ begin
             where m.queue = lanes_ahead.queue and m.tenant = k.tenant and m.priority = k.priority
                 and m.claim_token is null and m.target is null and not m.behind and m.available_at >= k.after
             order by m.available_at limit 1) n
-        union all select o.tenant, o.priority, o.available_at from others o
+        union all select o.tenant, o.priority, o.available_at from inside o
+        union all select o.tenant, o.priority, o.available_at from beside o
         union all select * from targeted) u
     where not array['*', u.tenant] && coalesce((select (postrow.claim_rules(lanes_ahead.queue)).paused), '{}')
     group by u.tenant, u.priority order by u.tenant, u.priority;
