@@ -6,6 +6,7 @@ BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 SLOW   := slow or crash or plan or mutation or package
 DEBIAN_PG := $(firstword $(wildcard /usr/lib/postgresql/15/bin) $(lastword $(sort $(wildcard /usr/lib/postgresql/*/bin))))
+ANY_SERVER := $(wildcard tests/test_bench*.py) tests/demo tests/docs tests/typing tests/testing/test_projects.py
 POOLED := tests/drivers/test_conformance.py tests/worker tests/cli
 POOLED_ALL := tests/sql tests/races tests/drivers tests/worker tests/cli tests/django tests/testing tests/migrations tests/test_api.py
 
@@ -44,12 +45,12 @@ test-all: setup ## all tests: with programs, crashes, plans, mutations and the p
 	$(PYTEST) -n 2 -m "not ($(SLOW))"
 	$(PYTEST) -n 2 -m "$(SLOW)"
 
-test-debian: setup ## all tests but the package's, on Debian's Postgres instead of the embedded one
+test-debian: setup ## the tests that another server can make fail, on Debian's Postgres instead of the embedded one
 	@test -n "$(DEBIAN_PG)" || { echo "no Postgres found: apt-get install postgresql"; exit 1; }
 	POSTROW_TEST_BIN=$(DEBIAN_PG) $(PYTEST) -n 2 -m "not ($(SLOW))"
-	POSTROW_TEST_BIN=$(DEBIAN_PG) $(PYTEST) -n 2 -m "slow or plan or crash" $(addprefix --ignore=,$(wildcard tests/test_bench*.py))
+	POSTROW_TEST_BIN=$(DEBIAN_PG) $(PYTEST) -n 2 -m "slow or plan or crash" $(addprefix --ignore=,$(ANY_SERVER))
 
-test-pooler: setup ## tests of drivers, worker and commands through PgBouncer in transaction mode (two minutes)
+test-pooler: setup ## tests of drivers, worker and commands through PgBouncer in transaction mode (a minute)
 	POSTROW_TEST_POOLER=1 $(PYTEST) -n 2 -m "not ($(SLOW))" $(POOLED)
 
 test-pooler-all: setup ## all tests that can pass through PgBouncer (a quarter of an hour)
