@@ -267,6 +267,7 @@ def test_a_loop_that_is_blocked_for_long_is_not_live(app, db, start, wait_for, m
 @pytest.mark.session("PgBouncer lets statements wait in an outage")
 def test_an_outage_is_not_taken_for_a_blocked_loop(db, start, wait_for, handled, monkeypatch):
     monkeypatch.setattr(heartbeat_module.Backoff, "pause", lambda self: 0.5)
+    monkeypatch.setattr(heartbeat_module, "IDLE_BEAT_EVERY", 0.2)  # else it is away for 20 s until that is noticed
     running = start(health=("127.0.0.1", 0))
     port = wait_for(lambda: running.worker.health_port)
     wait_for(lambda: ask(port, "/ready")[0] == 200)
