@@ -4,24 +4,10 @@ from datetime import timedelta
 
 import psycopg
 import pytest
+from settling import ack_at, lists
 
 LEASE = timedelta(seconds=60)
 REPEATABLE = "isolation level repeatable read"
-
-
-def lists(rows):
-    return {
-        "tenants": [row.tenant for row in rows],
-        "ids": [row.id for row in rows],
-        "tokens": [row.claim_token for row in rows],
-        "places": [row.place for row in rows],
-    }
-
-
-def ack_at(actor, rows):
-    """The outcomes in the order of the rows; what the function does not give is accepted."""
-    given = {row.id: row.outcome for row in actor.rows("ack_at", **lists(rows))}
-    return [given.get(row.id, "accepted") for row in rows]
 
 
 def waits(running):

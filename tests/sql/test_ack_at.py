@@ -5,32 +5,9 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from settling import ack_at, claimed, lists
 
 NOWHERE = "(4000000,1)"  # beyond the table's end
-
-
-def claimed(pg, count=1, **options):
-    for _ in range(count):
-        pg.put(**options)
-    rows = pg.take(count)
-    assert len(rows) == count
-    return rows
-
-
-def lists(rows):
-    return {
-        "tenants": [row.tenant for row in rows],
-        "ids": [row.id for row in rows],
-        "tokens": [row.claim_token for row in rows],
-        "places": [row.place for row in rows],
-    }
-
-
-def ack_at(pg, rows):
-    """The outcomes in the order of the rows; what the function does not give is accepted."""
-    given = {(row.tenant, row.id): row.outcome for row in pg.rows("ack_at", **lists(rows))}
-    assert "accepted" not in given.values()
-    return [given.get((row.tenant, row.id), "accepted") for row in rows]
 
 
 def place_of(pg, id_):

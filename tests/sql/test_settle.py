@@ -2,6 +2,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
+from settling import claimed
 
 SETTLEMENTS = {  # each with what it needs beside the fence
     "ack": lambda n: {},
@@ -15,14 +16,6 @@ ALL = pytest.mark.parametrize("function", SETTLEMENTS)
 
 def seconds(number):
     return timedelta(seconds=number)
-
-
-def claimed(pg, count=1, **options):
-    for _ in range(count):
-        pg.put(**options)
-    rows = pg.take(count)
-    assert len(rows) == count
-    return rows
 
 
 def settle(pg, function, rows, **options):

@@ -256,6 +256,18 @@ def app(db):
 
 
 @pytest.fixture
+def seen(app):
+    """When the handler of queue q had each payload, by time.monotonic()."""
+    times = {}
+
+    @app.queue("q").consumer(concurrency=50)
+    async def handle(message):
+        times[message.payload] = time.monotonic()
+
+    return times
+
+
+@pytest.fixture
 def start_on(direct):
     """Starts workers of an app on threads; each is stopped at the end, and has ended then without an error."""
     started = []

@@ -15,18 +15,6 @@ pytestmark = pytest.mark.slow  # each waits for real time to pass
 
 
 @pytest.fixture
-def seen(app):
-    """When the handler of queue q had each payload, by time.monotonic()."""
-    times = {}
-
-    @app.queue("q").consumer(concurrency=50)
-    async def handle(message):
-        times[message.payload] = time.monotonic()
-
-    return times
-
-
-@pytest.fixture
 def everything_slow(monkeypatch):
     """All claims and discoveries count as slow; looks from the beginning are 2 s apart, and not 10."""
     monkeypatch.setattr(module, "SLOW", -1.0)

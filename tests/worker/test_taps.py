@@ -17,18 +17,6 @@ pytestmark = pytest.mark.slow  # each waits for real time to pass
 
 
 @pytest.fixture
-def seen(app):
-    """When the handler of queue q had each payload, by time.monotonic()."""
-    times = {}
-
-    @app.queue("q").consumer(concurrency=50)
-    async def handle(message):
-        times[message.payload] = time.monotonic()
-
-    return times
-
-
-@pytest.fixture
 def listening(monkeypatch, wait_for):
     """Waits until the worker hears taps from now on: its claimer has looked since its listener began."""
     heard_from, looks = [], []

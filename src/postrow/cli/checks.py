@@ -71,7 +71,7 @@ def pooler(conn: psycopg.Connection[Any]) -> Finding:
         return Finding("pooler", "ok", "the connection goes through a pooler in session mode")
     if way == "statement":
         text = "the connection goes through a pooler that allows no transactions"
-        return Finding("pooler", "problem", text, "Set its pool_mode to transaction or session: nothing works without.")
+        return Finding("pooler", "problem", text, pooling.NEEDS_TRANSACTIONS)
     mode = {
         "transaction": "a pooler in transaction mode",
         "busy": "a pooler whose mode cannot be told: it has no second connection",

@@ -14,6 +14,8 @@ from postrow.ops import doctor
 
 PATIENCE = 3.0  # seconds for a statement of the second connection: a pooler that has none free lets it wait for minutes
 
+NEEDS_TRANSACTIONS = "Set its pool_mode to transaction or session: nothing works without."  # of one in statement mode
+
 Way = Literal["direct", "session", "transaction", "statement", "busy", "unknown"]
 """How the database is reached: `direct`, or through a pooler in one of its three modes; `busy`: through one whose mode
 cannot be told because it has no second connection, `unknown`: because of an error."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-_HEAD = struct.Struct(
-    "!iiIii"
-)  # dimensions, whether there are nulls, the elements' type, how many, the first one's number
+# dimensions, whether there are nulls, the elements' type, how many, the first one's number
+_HEAD = struct.Struct("!iiIii")
 _LENGTH = struct.Struct("!i")
 
 

@@ -46,9 +46,8 @@ select id, deduplicated from postrow.enqueue_many($1::text, $2::text::jsonb, ten
     dedup_for => $16::interval, dedup_while => $17::text) order by n
 """
 
-FIRST_MESSAGES = (
-    250  # in the first statement of a long list, which the server waits for; in each next one twice as many
-)
+# in the first statement of a long list, which the server waits for; in each next one twice as many
+FIRST_MESSAGES = 250
 CHUNK_MESSAGES = 2_000  # a statement holds so many messages at most ...
 CHUNK_BYTES = 8_000_000  # ... and about so many bytes of JSON: both sides hold it in memory
 KEYED_MESSAGES = 100_000  # with keys, which one statement takes in sorted order: two lists within these bounds ...
@@ -273,9 +272,8 @@ def _chunks(
 
 def _lines_op(values: tuple[object, ...], chunk: list[str]) -> Op[list[Enqueued]]:
     queue, *options = values
-    return Op(
-        ENQUEUE_LINES, (queue, "\n".join(chunk), *options), _read_lines
-    )  # JSON texts have no line feed of their own
+    lines = "\n".join(chunk)  # JSON texts have no line feed of their own
+    return Op(ENQUEUE_LINES, (queue, lines, *options), _read_lines)
 
 
 def _keyed_op(values: tuple[object, ...], rule: tuple[object, ...], chunk: list[str]) -> Op[list[Enqueued]]:

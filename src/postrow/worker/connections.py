@@ -130,7 +130,7 @@ class Database:
         if way == "statement":
             raise WorkerError(
                 "the pooler before the database allows no transactions",
-                hint="Set its pool_mode to transaction or session: nothing works without.",
+                hint=pooling.NEEDS_TRANSACTIONS,
             )
         self._way = way
         if way not in {"direct", "session"}:

@@ -39,6 +39,11 @@ class _Many(NamedTuple):
     id: None
     hops: int
 
+    @classmethod
+    def of(cls, slots: Sequence[Slot]) -> _Many:
+        """Of the slots of one call."""
+        return cls(None, max(slot.claimed.hops for slot in slots))
+
 
 class Executor:
     """Starts a handler for each slot and hands its outcome on.
@@ -222,7 +227,7 @@ class Executor:
         timeout = consumer.timeout
         raised: BaseException | None = None
         limit: asyncio.Timeout | None = None
-        before = handled.set(_Many(None, max(slot.claimed.hops for slot in slots)))
+        before = handled.set(_Many.of(slots))
         run = self._begin(slots, messages)
         try:
             if timeout is None:
@@ -282,10 +287,7 @@ class Executor:
             if consumer.timeout is not None:
                 for slot in slots:
                     self._set_deadline(slot, consumer.timeout)
-            if isinstance(unit, Slot):
-                before = handled.set(messages[0])
-            else:
-                before = handled.set(_Many(None, max(slot.claimed.hops for slot in slots)))
+            before = handled.set(messages[0] if isinstance(unit, Slot) else _Many.of(slots))
             run = self._begin(slots, messages)
             raised: BaseException | None = None
             outcomes: Sequence[Outcome]
