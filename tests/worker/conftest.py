@@ -185,13 +185,12 @@ def _worker_db(server, template, way):
 
 
 @pytest.fixture
-def db(_worker_db, emptied, forget_sessions):
+def db(_worker_db, emptied, forget_sessions, wait_for):
     """A database that no worker is connected to, and that is emptied at the end."""
     forget_sessions(_worker_db.dsn)
     yield _worker_db
-    wait_for_end = time.monotonic() + 20
-    while not POOLED and _worker_db.backends() and time.monotonic() < wait_for_end:
-        time.sleep(0.005)  # a server's processes end a moment after their clients
+    if not POOLED:  # a server's processes end a moment after their clients
+        wait_for(lambda: not _worker_db.backends(), what="the worker's sessions to end")
     emptied(_worker_db.conn)
     _worker_db.rows("reset all")
 

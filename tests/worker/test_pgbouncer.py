@@ -17,7 +17,7 @@ DEAF = "LISTEN hears nothing through it"
 
 
 @pytest.fixture
-def behind(bouncer, db):
+def behind(db, bouncer):
     """Makes an app whose database is behind a pooler: behind(mode, more='?pgbouncer=true', **settings)."""
     made = []
 
@@ -216,16 +216,12 @@ def test_it_goes_on_when_the_pooler_was_killed_and_started_again(behind, db, sta
     wait_for(lambda: lines("the database is back"))
 
 
-def test_an_app_is_told_by_its_dsn(bouncer, db):
-    pooler = bouncer(db.dsn)
-    app = App(f"{pooler.dsn()}?pgbouncer=true")
-    try:
-        assert app.pooled
-        assert app.dsn == pooler.dsn()
-        for n in range(10):
-            app.send("q", n)
-        assert db.live() == 10
-    finally:
-        app.close()
+def test_an_app_is_told_by_its_dsn(behind, db):
+    pooler, app = behind(more="?pgbouncer=true")
+    assert app.pooled
+    assert app.dsn == pooler.dsn()
+    for n in range(10):
+        app.send("q", n)
+    assert db.live() == 10
     assert conninfo_to_dict(app.dsn)["port"] == str(pooler.port)
     assert not App(db.dsn).pooled
