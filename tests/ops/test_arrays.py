@@ -1,7 +1,7 @@
 """Binary arrays, against psycopg's own dumpers and a real server."""
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from uuid import UUID, uuid4
 
 import psycopg
@@ -11,6 +11,7 @@ from psycopg.rows import tuple_row
 from postrow.drivers.psycopg3 import execute, execute_async
 from postrow.models import Claimed, moment
 from postrow.ops import Op, arrays, claims
+from postrow.ops.op import single
 
 TEXTS = [
     [],
@@ -61,6 +62,30 @@ def tid(text):
 @pytest.mark.parametrize("values", TIDS, ids=len)
 def test_tids_arrive_as_they_are(back, values):
     assert back(arrays.tids([tid(value) for value in values]), "tid") == values
+
+
+NUMBERS = [[], [0], [-32768, 32767, 5], list(range(-128, 128))]
+MOMENTS = [
+    [],
+    [None],
+    [
+        datetime(2026, 12, 31, 23, 59, 59, 999_999, UTC),
+        None,
+        datetime(2026, 1, 1, tzinfo=timezone(-timedelta(hours=7))),
+    ],
+    [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)],
+]
+
+
+@pytest.mark.parametrize("values", NUMBERS, ids=len)
+def test_numbers_arrive_as_they_are(back, values):
+    assert back(arrays.numbers(values), "smallint") == [str(value) for value in values]
+
+
+@pytest.mark.parametrize("values", MOMENTS, ids=len)
+def test_moments_arrive_as_they_are(conn, values):
+    sent = conn.execute("select %s::timestamptz[]", [values]).fetchone()[0]
+    assert execute(conn, Op("select $1::timestamptz[]", (arrays.moments(values),), single)) == sent == values
 
 
 @pytest.mark.parametrize("values", [values for values in TEXTS if values], ids=len)

@@ -1,6 +1,7 @@
 """How a worker learns of new messages: taps, looks, due times."""
 
 import asyncio
+import itertools
 import math
 import re
 import threading
@@ -12,6 +13,7 @@ import pytest
 
 from postrow.worker import claimer as claimer_module
 from postrow.worker import listener as listener_module
+from postrow.worker import second_look as second_look_module
 
 pytestmark = pytest.mark.slow  # each waits for real time to pass
 
@@ -403,3 +405,25 @@ def test_a_message_that_is_committed_long_after_its_tap_was_kept_back_is_found_s
     wait_for(lambda: "late" in seen, deadline=10)
     assert ("q", "default") in heard
     at_rest(running, asked, wait_for)  # then it sleeps
+
+
+@pytest.mark.usefixtures("seen")
+def test_what_was_tapped_is_claimed_before_a_look_that_is_due_but_not_twice(
+    db, start, wait_for, asked, listening, monkeypatch
+):
+    running = start(poll_interval=60)
+    listening()
+    wait_for(lambda: db.history(db.put()))
+    at_rest(running, asked, wait_for)
+    monkeypatch.setattr(second_look_module, "NEAR", 0.0)  # a look is due whenever a tap was heard
+    monkeypatch.setattr(second_look_module, "SHARE", 0)
+    del asked[:]
+    wait_for(lambda: db.history(db.put()))
+    assert asked[0] == ("claim_lanes", "q")
+
+    at_rest(running, asked, wait_for)
+    del asked[:]
+    wait_for(lambda: (db.rows("select pg_notify('postrow', 'q default')"), len(asked) >= 60)[1], what="60 questions")
+    names = [name for name, _ in asked]
+    claims = [len(list(group)) for name, group in itertools.groupby(names) if name == "claim_lanes"]
+    assert max(claims) <= 2  # a look that found something, and the next tap

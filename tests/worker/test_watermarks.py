@@ -30,16 +30,13 @@ def claims(monkeypatch):
     """Where claims began, each a dict by lane; None: at the beginning."""
     monkeypatch.setattr(lanes_module, "SLOW", -1.0)
     monkeypatch.setattr(lanes_module, "DEEP_EVERY", 1e9)
-    began, original = [], claimer_module.execute_async
+    began, original = [], lanes_module.Lanes.claimed
 
-    async def noted(conn, op, **options):
-        answer = await original(conn, op, **options)
-        if "claim_lanes" in op.sql:
-            _, tenants, priorities, afters, *_ = op.params
-            began.append(dict(zip(zip(tenants, priorities, strict=True), afters, strict=True)))
-        return answer
+    def noted(self, edges, asked, *args, **options):
+        began.append(asked)
+        original(self, edges, asked, *args, **options)
 
-    monkeypatch.setattr(claimer_module, "execute_async", noted)
+    monkeypatch.setattr(lanes_module.Lanes, "claimed", noted)
     return began
 
 

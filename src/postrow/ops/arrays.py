@@ -1,9 +1,10 @@
-"""Arrays as Postgres takes them in binary: a driver's own dump of a list takes ten times as long."""
+"""Arrays as Postgres takes them, most of them in binary: a driver's own dump of a list takes ten times as long."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from datetime import datetime
 
 # dimensions, whether there are nulls, the elements' type, how many, the first one's number
 _HEAD = struct.Struct("!iiIii")
@@ -48,6 +49,16 @@ def uuids(values: Sequence[bytes]) -> UuidArray:
 def tids(values: Sequence[bytes]) -> TidArray:
     """A tid[] of places, 6 bytes each."""
     return TidArray(_fixed(27, 6, values))
+
+
+def numbers(values: Sequence[int]) -> str:
+    """A list of whole numbers, as text: they are few."""
+    return "{" + ",".join([str(value) for value in values]) + "}"
+
+
+def moments(values: Sequence[datetime | None]) -> str:
+    """A timestamptz[] of aware moments, with nulls, as text: they are few."""
+    return "{" + ",".join(["null" if value is None else f'"{value.isoformat()}"' for value in values]) + "}"
 
 
 def _fixed(element: int, size: int, values: Sequence[bytes]) -> bytes:

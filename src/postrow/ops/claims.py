@@ -78,8 +78,9 @@ def claim_lanes(
     max_bytes: int | None = None,
 ) -> Op[Claim]:
     """Claim from lanes (tenant, priority, after), in their order; messages targeted at `worker` come first."""
-    tenants, priorities, afters = ([lane[i] for lane in lanes] for i in range(3))
-    params = (queue, tenants, priorities, afters, per_lane, limit, lease, worker, token, max_bytes)
+    tenants, priorities, afters = zip(*lanes, strict=True) if lanes else ((), (), ())
+    lists = (arrays.texts(tenants), arrays.numbers(priorities), arrays.moments(afters))
+    params = (queue, *lists, per_lane, limit, lease, worker, token, max_bytes)
     return Op(CLAIM, params, partial(_read_claim, lanes), raw=True)
 
 

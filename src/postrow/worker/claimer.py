@@ -50,6 +50,7 @@ class Feed:
         self.replaced_by: str | None = None
         self.others: frozenset[str] = frozenset()  # tenants with another handler of their own
         self.tapped_at: float | None = None  # the first tap since the last claim
+        self.put_off = False  # whether a claim for a tap has gone before a look that was due
 
     def registered(self, handlers: dict[str, str]) -> None:
         """Who consumes the queue now, by tenant. A worker whose handler was replaced takes nothing more."""
@@ -239,7 +240,9 @@ class Claimer:
         if not await self._consumes(conn, feed):
             return 0
         tapped_at, feed.tapped_at = feed.tapped_at, None
-        if await self._look(conn, feed) and not await self._consumes(conn, feed):
+        # what was tapped goes first, but not twice: it is there, and the look is for what may be
+        feed.put_off = tapped_at is not None and lanes.ready and not feed.put_off
+        if not feed.put_off and await self._look(conn, feed) and not await self._consumes(conn, feed):
             return 0
         chosen, per_lane = lanes.choose(limit, feed.others)
         if not chosen:

@@ -1,13 +1,13 @@
 -- A tap on the shoulder of the workers, sent at the caller's commit: NOTIFY postrow, '<queue> <tenant>'.
 -- It carries nothing worth trusting and may be lost. NOTIFY takes one lock of the whole server through the commit's WAL
--- flush, so commits with taps wait for each other: taps of a queue are few, about one in 16 ms of all sessions and
+-- flush, so commits with taps wait for each other: taps of a queue are few, about one in 8 ms of all sessions and
 -- tenants together. Who keeps its tap back relies on another one that is on its way, or was sent a moment ago: a worker that
 -- heard one looks again when what relied on it can be there (worker/second_look.py).
 --
 -- The last tap of a queue stands in a memory cell that all sessions see at once: an unlogged sequence, set and never
 -- counted up. 32 cells; two queues that share one only tap more. The rules, by what became of that tap's transaction, in
 -- milliseconds since it asked:
---   committed: rely on it for 16; then send one, which is `busy`.
+--   committed: rely on it for 8; then send one, which is `busy`.
 --   in progress: rely on it for 40 where it is `busy` (the one before it was sent), or three of the time since are on
 --     their way (any of them will do); else send one, and count it.
 --   rolled back, older than 100, another queue's, or nothing: send one.
@@ -46,7 +46,7 @@ begin
     v_last := pg_sequence_last_value(('postrow.tap_' || (hashtext(tap.queue) & 31))::regclass);
     if pg_try_advisory_xact_lock_shared(1886613367, hashtext(tap.queue) & 31)
         and ((v_last # ((hashtext(tap.queue) >> 15)::bigint << 46))
-            - (((date_part('epoch', clock_timestamp()) * 1000)::bigint & 67108863) << 19)) >> 23 = 4194304
+            - (((date_part('epoch', clock_timestamp()) * 1000)::bigint & 67108863) << 19)) >> 22 = 8388608
     then
         return;
     end if;
@@ -56,7 +56,7 @@ begin
     v_now := (date_part('epoch', clock_timestamp()) * 1000)::bigint & 67108863;
     v_mine := pg_current_xact_id()::text::bigint;
     if v_last >> 46 = v_mark then
-        v_age := (v_now + 15 - (v_last >> 19)) & 67108863;
+        v_age := (v_now + 7 - (v_last >> 19)) & 67108863;
     end if;
     if v_age <= 100 then
         v_seen := pg_current_snapshot();
@@ -68,7 +68,7 @@ begin
             when pg_visible_in_snapshot(v_xid::text::xid8, v_seen) then pg_xact_status(v_xid::text::xid8)
             else 'in progress' end;
         if v_state = 'committed' then
-            if v_age <= 15 and pg_try_advisory_xact_lock_shared(1886613367, hashtext(tap.queue) & 31) then
+            if v_age <= 7 and pg_try_advisory_xact_lock_shared(1886613367, hashtext(tap.queue) & 31) then
                 perform setval(v_cell, v_last | (1::bigint << 45));  -- over a newer one, perhaps: that costs a tap
                 return;
             end if;
@@ -88,7 +88,7 @@ begin
     end if;
     perform pg_notify('postrow', tap.queue || ' ' || tap.tenant);
     if v_new is not null then
-        perform setval(v_cell, (v_mark << 46) | (((v_now + 15) & 67108863) << 19) | ((v_mine & 32767) << 4) | v_new);
+        perform setval(v_cell, (v_mark << 46) | (((v_now + 7) & 67108863) << 19) | ((v_mine & 32767) << 4) | v_new);
     elsif v_state = 'in progress' and v_last & 3 < 3 then
         perform setval(v_cell, v_last + 1);
     end if;

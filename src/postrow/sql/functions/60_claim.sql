@@ -290,7 +290,8 @@ $$
 
 -- next
 -- Picks what is targeted at `worker`, lane after lane, of the tenants in `among`, null: all, but for those that are `paused`.
--- They are few: a laptop's own messages. `bytes` is what is left of `max_bytes`. Internal.
+-- They are few: a laptop's own messages. `bytes` is what is left of `max_bytes`. Who calls it asks has_targeted first: this
+-- one's settings are a sixth of a claim of one message. Internal.
 create or replace function postrow.pick_targeted(
     queue text, among text[], paused text[], worker text, "limit" int, run int, now timestamptz, max_bytes bigint,
     out tenants text[], out ids uuid[], out tids tid[], out dues timestamptz[], out behinds boolean[], out bytes bigint
@@ -311,7 +312,7 @@ begin
     dues := '{}';
     behinds := '{}';
     bytes := pick_targeted.max_bytes;
-    if '*' = any (pick_targeted.paused) or not postrow.has_targeted(pick_targeted.queue, pick_targeted.worker) then
+    if '*' = any (pick_targeted.paused) then
         return;
     end if;
     select m.tenant, m.priority into v_lane from postrow.message m
@@ -435,7 +436,7 @@ begin
         end loop;
         return;
     end if;
-    if claim.worker is not null then
+    if claim.worker is not null and postrow.has_targeted(claim.queue, claim.worker) then
         v_picked := postrow.pick_targeted(claim.queue, case when claim.tenant is not null then array[claim.tenant] end,
             v_paused, claim.worker, v_left, 100, v_now, v_bytes);
         v_fit := cardinality(v_picked.ids);
@@ -579,7 +580,7 @@ begin
             claim_lanes.max_bytes, v_paused, v_now);
         return;
     end if;
-    if claim_lanes.worker is not null then
+    if claim_lanes.worker is not null and postrow.has_targeted(claim_lanes.queue, claim_lanes.worker) then
         v_own := postrow.pick_targeted(claim_lanes.queue, claim_lanes.tenants, v_paused, claim_lanes.worker, v_left,
             100, v_now, v_bytes);
         if v_own.ids <> '{}' then
