@@ -170,11 +170,29 @@ def test_all_sessions_and_tenants_together_tap_once_in_eight_milliseconds(produc
 
 
 def test_a_session_taps_again_after_eight_milliseconds(producer, listener):
-    producer.put()
-    producer.query("select pg_sleep(0.02)")
-    producer.put()
+    def three():
+        listener.heard()
+        forget(producer)
+        producer.put()
+        for _ in range(2):
+            producer.query("select pg_sleep(0.0095)")
+            producer.put()
 
-    assert listener.heard() == ["q default"] * 2
+    quickly(three, within=0.030)
+    assert listener.heard() == ["q default"] * 3
+
+
+def test_where_another_came_soon_they_rely_on_a_tap_for_sixteen_milliseconds(producer, listener):
+    def three():
+        listener.heard()
+        forget(producer)
+        producer.put()
+        producer.put()
+        producer.query("select pg_sleep(0.0095)")
+        producer.put()
+
+    quickly(three, within=0.0135)
+    assert listener.heard() == ["q default"]
 
 
 def test_another_queue_has_a_window_of_its_own(producer, listener):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-NEAR = 0.010  # seconds after a tap that was heard: 8 ms for which others relied on it once it was committed
+NEAR = 0.018  # seconds after a tap that was heard: 16 ms for which others relied on it once it was committed
 # seconds after it, too: others may have relied on a later one, asked for within 100 ms, and that for 40 ms, and it was
 # rolled back
 FAR = 0.145
@@ -15,7 +15,7 @@ SHARE = 20  # times what the last discovery took: a twentieth of the time
 class SecondLook:
     """The looks that a worker owes a queue after a tap: a near one, a far one, and more while a transaction stays open.
 
-    A tap does not put off a near look that is owed already: under a stream of taps there is one each 10 ms.
+    A tap does not put off a near look that is owed already: under a stream of taps there is one each 18 ms.
     """
 
     def __init__(self, longest: float) -> None:

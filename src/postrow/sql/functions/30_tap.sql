@@ -1,16 +1,17 @@
 -- A tap on the shoulder of the workers, sent at the caller's commit: NOTIFY postrow, '<queue> <tenant>'.
 -- It carries nothing worth trusting and may be lost. NOTIFY takes one lock of the whole server through the commit's WAL
--- flush, so commits with taps wait for each other: taps of a queue are few, about one in 8 ms of all sessions and
+-- flush, so commits with taps wait for each other: taps of a queue are few, about one in 16 ms of all sessions and
 -- tenants together. Who keeps its tap back relies on another one that is on its way, or was sent a moment ago: a worker that
 -- heard one looks again when what relied on it can be there (worker/second_look.py).
 --
 -- The last tap of a queue stands in a memory cell that all sessions see at once: an unlogged sequence, set and never
 -- counted up. 32 cells; two queues that share one only tap more. The rules, by what became of that tap's transaction, in
 -- milliseconds since it asked:
---   committed: rely on it for 8; then send one, which is `busy`.
+--   committed: rely on it for 8, or for 16 where another did within 4; then send one, which is `busy`.
 --   in progress: rely on it for 40 where it is `busy` (the one before it was sent), or three of the time since are on
 --     their way (any of them will do); else send one, and count it.
 --   rolled back, older than 100, another queue's, or nothing: send one.
+-- (32 and 92 where a tap is relied on for 8: its time is kept as if it had asked 8 sooner.)
 -- So where little happens every message taps at once, also beside a transaction that stays open or rolls back.
 -- What is left: a tap that went with a savepoint, its transaction committed without one, and nobody has tapped since; and
 -- three that all stay open. That costs what a lost tap costs, a poll interval.
@@ -32,7 +33,7 @@ declare
     v_cell   regclass;
     v_mark   bigint;
     v_now    bigint;
-    v_age    bigint;  -- of the last tap; null: none of this queue
+    v_age    bigint;  -- of the last tap, and 8 more where it is relied on for 8; null: none of this queue
     v_mine   bigint;
     v_seen   pg_snapshot;
     v_next   bigint;
@@ -46,7 +47,7 @@ begin
     v_last := pg_sequence_last_value(('postrow.tap_' || (hashtext(tap.queue) & 31))::regclass);
     if pg_try_advisory_xact_lock_shared(1886613367, hashtext(tap.queue) & 31)
         and ((v_last # ((hashtext(tap.queue) >> 15)::bigint << 46))
-            - (((date_part('epoch', clock_timestamp()) * 1000)::bigint & 67108863) << 19)) >> 22 = 8388608
+            - (((date_part('epoch', clock_timestamp()) * 1000)::bigint & 67108863) << 19)) >> 23 = 4194304
     then
         return;
     end if;
@@ -56,7 +57,7 @@ begin
     v_now := (date_part('epoch', clock_timestamp()) * 1000)::bigint & 67108863;
     v_mine := pg_current_xact_id()::text::bigint;
     if v_last >> 46 = v_mark then
-        v_age := (v_now + 7 - (v_last >> 19)) & 67108863;
+        v_age := (v_now + 15 - (v_last >> 19)) & 67108863;
     end if;
     if v_age <= 100 then
         v_seen := pg_current_snapshot();
@@ -68,8 +69,10 @@ begin
             when pg_visible_in_snapshot(v_xid::text::xid8, v_seen) then pg_xact_status(v_xid::text::xid8)
             else 'in progress' end;
         if v_state = 'committed' then
-            if v_age <= 7 and pg_try_advisory_xact_lock_shared(1886613367, hashtext(tap.queue) & 31) then
-                perform setval(v_cell, v_last | (1::bigint << 45));  -- over a newer one, perhaps: that costs a tap
+            if v_age <= 15 and pg_try_advisory_xact_lock_shared(1886613367, hashtext(tap.queue) & 31) then
+                -- over a newer one, perhaps: that costs a tap
+                perform setval(v_cell, v_last & ~(67108863::bigint << 19) | (1::bigint << 45)
+                    | (((v_last >> 19) + case when v_age <= 12 then 8 else 0 end & 67108863) << 19));
                 return;
             end if;
             v_new := 5;
