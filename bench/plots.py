@@ -60,7 +60,10 @@ def save_bars(name, title, measures, folder):
             axes.grid(axis="y", visible=False)
             axes.xaxis.set_major_formatter("{x:,.10g}")
             axes.margins(x=0.12)
-            axes.set_title(measure, loc="left", fontsize="medium")
+            wide = 0 < 1000 * min(values.values()) < max(values.values())
+            if wide:
+                axes.set_xscale("log")  # else one bar hides the others
+            axes.set_title(f"{measure}{' (logarithmic)' if wide else ''}", loc="left", fontsize="medium")
 
 
 @contextmanager
