@@ -208,6 +208,20 @@ def test_a_frontier_that_does_not_parse_counts_as_none(pg, clock, garbage):
     assert sweep(pg, "leases").done == 1
 
 
+@pytest.mark.parametrize(("ahead", "found_after"), [(30, 31), (60, 61), (61, 0), (-1, 0)])
+def test_the_next_deep_pass_comes_when_it_was_set_for_and_a_minute_later_at_most(pg, clock, ahead, found_after):
+    """A slow one sets it for later."""
+    pg.put()
+    pg.take(lease=seconds(1))
+    clock.advance(5)
+    now = clock.now.timestamp()
+    pg.query("select set_config('postrow.swept_to', %s, true)", [f"{now:.6f} {now + ahead:.6f}"])
+    clock.advance(max(found_after - 2, 0))
+    assert sweep(pg, "leases").done == (0 if found_after else 1)
+    clock.advance(2)
+    assert sweep(pg, "leases").done == (1 if found_after else 0)
+
+
 def test_a_frontier_ahead_of_a_clock_that_was_stepped_back_hides_nothing(pg, clock):
     clock.advance(3600)
     sweep(pg, "leases")

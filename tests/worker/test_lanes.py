@@ -7,6 +7,7 @@ import pytest
 
 from postrow.models import Lane, LaneEdge
 from postrow.worker import lanes as lanes_module
+from postrow.worker import look_back as look_back_module
 from postrow.worker.lanes import AGING, CLAIMED_IN, DEEP_EVERY, LOCKED_MOST, MOST_LANES, Lanes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -17,8 +18,17 @@ def monotonic(monkeypatch):
     """The clock of the lanes, which stands still; a test moves its `now`."""
     clock = SimpleNamespace(now=1000.0)
     clock.monotonic = lambda: clock.now
-    monkeypatch.setattr(lanes_module, "time", clock)
+    for module in (lanes_module, look_back_module):
+        monkeypatch.setattr(module, "time", clock)
     return clock
+
+
+def looked_back(lanes, found, took):
+    """A discovery beside the claims, of one page that took so many seconds, has ended."""
+    back = lanes.look_back() if not lanes.looking_back else lanes._back
+    back.read(len(found), took)
+    lanes.saw_back(found, took)
+    lanes.looked_back()
 
 
 def seen(*lanes):
@@ -241,18 +251,17 @@ def test_looks_back_take_a_twentieth_of_the_time_and_end_within_ten_seconds_with
         waited = monotonic.now - ended
         assert waited >= min(20 * took if asked else DEEP_EVERY, DEEP_EVERY - CLAIMED_IN - 2 * took) - 0.02
         assert waited + 2 * took <= DEEP_EVERY - CLAIMED_IN + 0.02
-        lanes.looking_back = True
+        lanes.look_back()
         assert not lanes.wants_look_back
         monotonic.now += took
-        lanes.looked_back([first("acme", 1)], took)
+        looked_back(lanes, [first("acme", 1)], took)
 
 
 def test_a_look_back_is_heeded_where_claims_and_other_discoveries_cannot_have_seen_the_same():
     lanes = marked("acme", "beta", "carl")
     lanes.looked([], SLOW)
     lanes.tapped("acme")
-    lanes.looking_back = True
-    lanes.looked_back([first("beta", -5), first("carl", 1), first("dora", 1)], SLOW)
+    looked_back(lanes, [first("beta", -5), first("carl", 1), first("dora", 1)], SLOW)
     chosen = {tenant: after for tenant, _, after in lanes.choose(100)[0]}
     assert chosen == {"acme": NOW, "beta": NOW - timedelta(seconds=5), "dora": None}
 
@@ -260,7 +269,7 @@ def test_a_look_back_is_heeded_where_claims_and_other_discoveries_cannot_have_se
 def test_what_a_look_back_found_late_a_discovery_does_not_drop_before_it_is_claimed():
     lanes = marked("acme", "beta")
     lanes.looked([], SLOW)
-    lanes.looked_back([first("acme", -5)], SLOW)
+    looked_back(lanes, [first("acme", -5)], SLOW)
     assert sorted(lanes.marks) == [("acme", 0, NOW - timedelta(seconds=5)), ("beta", 0, NOW)]
 
 
@@ -272,7 +281,7 @@ def test_a_claim_that_was_under_way_when_a_look_back_found_what_is_late_has_not_
         monotonic.now += DEEP_EVERY
     assert lanes.choose(10)[0] == [("acme", 0, began)]
     monotonic.now += 0.1
-    lanes.looked_back([first("acme", -5)], 0.05)
+    looked_back(lanes, [first("acme", -5)], 0.05)
     lanes.claimed([LaneEdge("acme", 0, NOW, 1)], {("acme", 0): began}, 1.0)
     assert lanes.choose(10)[0] == [("acme", 0, NOW - timedelta(seconds=5))]
 
@@ -283,10 +292,10 @@ def test_claims_need_not_begin_at_the_beginning_while_slow_discoveries_do(monoto
     for _ in range(3):
         monotonic.now += DEEP_EVERY - 3
         assert slow(lanes, NOW) == NOW
-        lanes.looking_back = True
+        lanes.look_back()
         monotonic.now += 2
         assert slow(lanes, NOW) == NOW
-        lanes.looked_back([first("acme", 1)], 2.0)
+        looked_back(lanes, [first("acme", 1)], 2.0)
     monotonic.now += DEEP_EVERY
     assert slow(lanes, NOW) is None  # none has come
 
@@ -295,16 +304,60 @@ def test_when_a_look_back_was_quick_claims_and_discoveries_begin_at_the_beginnin
     lanes = marked("acme")
     lanes.looked([first("acme", 1)], SLOW)
     monotonic.now += DEEP_EVERY
-    lanes.looked_back([first("acme", 1)], 0.001)
+    looked_back(lanes, [first("acme", 1)], 0.001)
     assert lanes.marks == []
     assert not lanes.wants_look_back
     assert slow(lanes, NOW) is None
 
 
+@pytest.mark.parametrize("a_lane", [0.002, 0.006, 0.01])
+def test_a_slow_look_back_is_spread_over_seconds_and_shows_each_lane_again_within_ten_with_the_claim(monotonic, a_lane):
+    """Of 200 lanes, each of which takes so long."""
+    names = [f"t{n:03}" for n in range(200)]
+    lanes = marked(*names)
+    seen_at = dict.fromkeys(names, monotonic.now)
+    monotonic.now += 200 * a_lane
+    lanes.looked([first(name, 1) for name in names], 200 * a_lane)
+    for turn in range(5):
+        lanes.look_again()
+        while not lanes.wants_look_back:
+            monotonic.now += 0.01
+        back, began, read = lanes.look_back(), monotonic.now, 0
+        while read < len(names):
+            page = names[read : read + back.most]
+            snapshot = monotonic.now
+            monotonic.now += len(page) * a_lane
+            rests = back.read(len(page), len(page) * a_lane)
+            lanes.saw_back([first(name, 1) for name in page], len(page) * a_lane)
+            for name in page:
+                assert monotonic.now - seen_at[name] <= DEEP_EVERY - CLAIMED_IN / 4 * (turn > 1)
+                seen_at[name] = snapshot
+            read += len(page)
+            if turn > 1 and a_lane == 0.002:
+                assert rests == pytest.approx(3 * len(page) * a_lane)  # a quarter of the time
+            monotonic.now += rests if read < len(names) else 0
+        lanes.looked_back()
+        if turn > 1:
+            assert back.longest <= 0.04
+            assert monotonic.now - began <= max(6, 200 * a_lane) + 0.1
+    assert lanes.marks
+
+
+def test_quick_pages_grow_and_are_not_slow(monotonic):
+    lanes = marked("acme")
+    lanes.looked([], SLOW)
+    back = lanes.look_back()
+    for _ in range(6):
+        assert back.read(back.most, 0.001) == 0.003
+    assert back.most == 64 * 2**6
+    lanes.looked_back()
+    assert lanes.marks == []
+
+
 def test_after_a_look_back_that_failed_the_next_is_between_claims():
     lanes = marked("acme")
     lanes.looked([first("acme", 1)], SLOW)
-    lanes.looking_back = True
+    lanes.look_back()
     lanes.look_back_failed()
     assert lanes.wants_look
     assert lanes.marks == []

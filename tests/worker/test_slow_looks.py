@@ -8,7 +8,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from postrow.worker import claimer
+from postrow.worker import claimer, look_back
 from postrow.worker import lanes as module
 
 pytestmark = pytest.mark.slow  # each waits for real time to pass
@@ -44,6 +44,28 @@ def test_what_was_committed_late_without_a_tap_is_found_by_the_next_discovery(db
     wait_for(lambda: "late" in seen)
 
 
+def test_it_is_found_page_by_page_too(monkeypatch, db, everything_slow, start, wait_for, seen):
+    """Pages of three lanes: late are messages of the first, a middle and the last lane, and one of an unknown one."""
+    monkeypatch.setattr(look_back, "PAGES", (3, 3))
+    monkeypatch.setattr(look_back, "FIRST_PAGE", 3)
+    monkeypatch.setattr(look_back, "RESTS", 0.5)
+    start()
+    tenants = [f"t{n}" for n in range(9)]
+    for turn in range(4):
+        for tenant in tenants:
+            db.put(payload=f"first {turn} {tenant}", tenant=tenant)
+        wait_for(lambda turn=turn: {f"first {turn} {tenant}" for tenant in tenants} <= set(seen))
+    with psycopg.connect(db.dsn) as late:
+        late.execute("set local postrow.tap = 'off'")
+        for tenant in ("t0", "t4", "t8", "unknown"):
+            late.execute("select postrow.enqueue('q', to_jsonb('late ' || %s::text), tenant => %s)", [tenant, tenant])
+        time.sleep(0.5)  # longer than the trail of a watermark
+        for tenant in tenants:
+            db.put(payload=f"next {tenant}", tenant=tenant)
+        wait_for(lambda: {f"next {tenant}" for tenant in tenants} <= set(seen))
+    wait_for(lambda: {"late t0", "late t4", "late t8", "late unknown"} <= set(seen))
+
+
 def test_a_new_tenant_is_found_at_its_tap(db, busy, wait_for, seen):
     waits = []
     for n in range(5):
@@ -62,15 +84,15 @@ def test_a_scheduled_message_and_another_priority_are_found_in_time(db, busy, wa
 
 def test_a_worker_stops_while_a_discovery_runs_beside(everything_slow, db, monkeypatch, start, wait_for, seen):
     begun = threading.Event()
-    discover = claimer.Claimer._discover
+    execute = claimer.execute_async
 
-    async def forever(self, conn, feed, marks=None):
-        if marks is not None:
-            return await discover(self, conn, feed, marks)
+    async def forever(conn, op, **options):
+        if "most =>" not in op.sql:
+            return await execute(conn, op, **options)
         begun.set()
         return await asyncio.Event().wait()
 
-    monkeypatch.setattr(claimer.Claimer, "_discover", forever)
+    monkeypatch.setattr(claimer, "execute_async", forever)
     worker = start()
     db.put(payload="first")  # there is none while no lane is known
     wait_for(begun.is_set, what="a discovery beside the claims")

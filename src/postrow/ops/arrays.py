@@ -51,6 +51,11 @@ def tids(values: Sequence[bytes]) -> TidArray:
     return TidArray(_fixed(27, 6, values))
 
 
+def names(values: Sequence[str]) -> str:
+    """A text[] of names, as text: they hold nothing to be escaped."""
+    return '{"' + '","'.join(values) + '"}' if values else "{}"
+
+
 def numbers(values: Sequence[int]) -> str:
     """A list of whole numbers, as text: they are few."""
     return "{" + ",".join([str(value) for value in values]) + "}"

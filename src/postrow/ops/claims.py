@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, LiteralString, NamedTuple
 from uuid import UUID
 
 from postrow.errors import LeaseLostError
@@ -84,6 +84,11 @@ def claim_lanes(
     return Op(CLAIM, params, partial(_read_claim, lanes), raw=True)
 
 
+_LANES: LiteralString = (
+    "select tenant, priority, ready, extract(epoch from next_due - postrow.clock())::float8, next_due from postrow."
+)
+
+
 def lanes(queue: str, *, worker: str | None = None, marks: Sequence[tuple[str, int, datetime]] = ()) -> Op[list[Lane]]:
     """Discover the lanes of a queue, with those that only hold messages for `worker`.
 
@@ -93,9 +98,27 @@ def lanes(queue: str, *, worker: str | None = None, marks: Sequence[tuple[str, i
     given: tuple[object, ...] = (queue, worker)
     if marks:
         call = "lanes_ahead($1::text, $3::text[], $4::smallint[], $5::timestamptz[], worker => $2::text)"
-        given += tuple([mark[i] for mark in marks] for i in range(3))
-    columns = "tenant, priority, ready, extract(epoch from next_due - postrow.clock())::float8, next_due"
-    return Op(f"select {columns} from postrow.{call}", given, lambda rows: [Lane(*row) for row in rows])
+        tenants, priorities, afters = zip(*marks, strict=True)
+        given += (arrays.names(tenants), arrays.numbers(priorities), arrays.moments(afters))
+    return Op(f"{_LANES}{call}", given, lambda rows: [Lane(*row) for row in rows])
+
+
+def page_of_lanes(
+    queue: str, *, worker: str, after: tuple[str, int] | None, most: int
+) -> Op[tuple[list[Lane], tuple[str, int] | None]]:
+    """Discover the lanes behind `after`, at most so many; and where the next page begins, None: there is none.
+
+    The first page also has those that only hold messages for `worker`.
+    """
+    call = (
+        "lanes($1::text, worker => $2::text, after_tenant => $3::text, after_priority => $4::smallint, most => $5::int)"
+    )
+    return Op(f"{_LANES}{call}", (queue, worker, *(after or (None, None)), most), _read_page)
+
+
+def _read_page(rows: Sequence[Row]) -> tuple[list[Lane], tuple[str, int] | None]:
+    lanes = [Lane(*row) for row in rows if row[4] is not None]
+    return lanes, next(((row[0], row[1]) for row in rows if row[4] is None), None)
 
 
 def release_claim(token: UUID, queue: str) -> Op[int]:
@@ -118,9 +141,9 @@ class Held(NamedTuple):
 
 
 def _lists(held: Sequence[Held]) -> tuple[str, str, str]:
-    """Three arrays as text: a driver's own dump of lists takes ten times as long. Names hold nothing to be escaped."""
+    """Three arrays as text: a driver's own dump of lists takes ten times as long."""
     return (
-        '{"' + '","'.join([h.tenant for h in held]) + '"}',
+        arrays.names([h.tenant for h in held]),
         "{" + ",".join([h.id.hex for h in held]) + "}",
         "{" + ",".join([h.token.hex for h in held]) + "}",
     )

@@ -9,6 +9,7 @@ from collections import Counter
 from datetime import datetime
 
 from postrow.models import Lane, LaneEdge
+from postrow.worker.look_back import LookBack, spread
 
 Key = tuple[str, int]
 
@@ -29,24 +30,20 @@ HELD_MOST = 5.0  # seconds that a lane is left alone for want of a token: its li
 REMEMBERED = 10_000  # lanes; more, and all watermarks are forgotten
 
 
-def _longest(took: float, spare: float = 0.0) -> float:
-    """Seconds until the next discovery, which ends within 10 s, less what is to spare, if it takes as long again."""
-    return max(DEEP_EVERY - spare - 2 * took, took)
-
-
-def _pause(took: float, spare: float = 0.0) -> float:
-    """The same, where there is something to be found: the sooner, the quicker they are."""
-    return max(0.25, min(LOOK_SHARE * took, _longest(took, spare)))
+def _pause(worked: float, longest: float) -> float:
+    """Seconds until the next discovery, of those that may pass: as few as leave it a twentieth of the time."""
+    return max(0.25, min(LOOK_SHARE * worked, longest))
 
 
 class _LaneState:
-    __slots__ = ("after", "deep_at", "gave", "gave_at", "late", "slow", "tapped_at")
+    __slots__ = ("after", "deep_at", "gave", "gave_at", "late", "late_since", "slow", "tapped_at")
 
     def __init__(self) -> None:
         self.after: datetime | None = None
         self.deep_at = -math.inf
         self.gave_at = -math.inf
         self.late: datetime | None = None  # when the first message was due, where that was seen to be before `after`
+        self.late_since = -math.inf  # and when the look began that saw it
         self.gave = math.inf  # how many by its last claim; infinity: all that was asked for, so it has more, or unknown
         self.slow = 0  # slow claims from the beginning, one after the other; from two on the watermark is used
         self.tapped_at = -math.inf
@@ -72,9 +69,11 @@ class Lanes:
         self._next_look = -math.inf
         self._deep_slow = False  # whether the last discovery from the beginnings was
         self._deep_at = -math.inf  # when it began
+        self._worked = (0.0, 0)  # seconds that it took, without rests, and of how many lanes
         self._deep_due = -math.inf  # when the next is, if a look was asked for since
         self._deep_latest = -math.inf  # and if none was
-        self.looking_back = False  # whether one is under way beside the claims
+        self._back: LookBack | None = None  # the last one beside the claims
+        self.looking_back = False  # whether it is under way
         self._called_at = -math.inf  # when a look was asked for
         self._chosen_at = -math.inf
         self._due_at = math.inf
@@ -140,11 +139,14 @@ class Lanes:
         now = time.monotonic()
         began = now - took
         if self._called_at < began:
-            self._next_look = now + _pause(took)
+            self._next_look = now + _pause(took, max(DEEP_EVERY - 2 * took, took))
         if deep:
-            self._looked_deep(lanes, took)
+            self._note_late(lanes, began)
+            self._worked = (took, len(lanes))
+            pages = spread(took) if len(lanes) > 1 else 0.0  # the next is read in pages, the last of which is later
+            self._looked_deep(began, took, took + pages, slow=took > SLOW_LOOK + LOOK_A_LANE * len(lanes))
             if self.marks:  # the next is quicker
-                self._next_look = min(self._next_look, now + _pause(0.0))
+                self._next_look = min(self._next_look, now + _pause(0.0, DEEP_EVERY))
         tapped = [key for key in self._ready if (state := self._states.get(key)) and state.tapped_at >= began]
         self._ready = dict.fromkeys((lane.tenant, lane.priority) for lane in lanes if lane.ready)
         self._ready.update(dict.fromkeys(tapped))
@@ -162,39 +164,66 @@ class Lanes:
             return math.inf
         return self._deep_due if self._called_at > self._deep_at else self._deep_latest
 
-    def looked_back(self, lanes: list[Lane], took: float) -> None:
-        """What a discovery beside the claims found. These have gone on: only what they cannot have seen counts."""
-        self.looking_back = False
+    def look_back(self) -> LookBack:
+        """One begins."""
+        self.looking_back = True
+        self._back = LookBack(*self._worked)
+        return self._back
+
+    def saw_back(self, lanes: list[Lane], took: float) -> None:
+        """What a page of it found, in how many seconds. Claims have gone on: only what they cannot have seen counts."""
         now = time.monotonic()
-        for key in self._looked_deep(lanes, took):
+        for key in self._note_late(lanes, now - took):
             self._ready[key] = None
-        marked = {key for key, state in self._states.items() if state.after is not None}
-        unmarked = [lane for lane in lanes if (lane.tenant, lane.priority) not in marked]
-        self._ready.update(dict.fromkeys((lane.tenant, lane.priority) for lane in unmarked if lane.ready))
-        self._due_at = min([self._due_at, *(now + lane.due_in for lane in unmarked if not lane.ready)])
+        for lane in lanes:
+            key = (lane.tenant, lane.priority)
+            if (state := self._states.get(key)) is not None and state.after is not None:
+                continue
+            if lane.ready:
+                self._ready[key] = None
+            else:
+                self._due_at = min(self._due_at, now + lane.due_in)
+
+    def looked_back(self) -> None:
+        """All of its pages were seen."""
+        self.looking_back = False
+        if (back := self._back) is not None:
+            slow = back.worked > SLOW_LOOK * back.pages + LOOK_A_LANE * back.lanes
+            self._worked = (back.worked, back.lanes)
+            later = max(0.0, spread(back.worked) - back.elapsed) if back.pages > 1 else 0.0
+            self._looked_deep(back.began, back.worked, back.longest + later, slow=slow)
 
     def look_back_failed(self) -> None:
         """The discovery beside the claims came to nothing: the next is between them."""
         self.looking_back = self._deep_slow = False
         self.look_again()
 
-    def _looked_deep(self, lanes: list[Lane], took: float) -> list[Key]:
-        """Lanes were seen from their beginnings. Gives those whose first message is due before their watermark.
+    def _looked_deep(self, began: float, worked: float, later: float, *, slow: bool) -> None:
+        """All lanes were seen from their beginnings, since `began`, with so many seconds of work.
+
+        The next will show none of them more than 10 s later, with a second for the claim, if it does so no more than
+        `later` longer after its beginning than this one did.
+        """
+        self._deep_slow = slow
+        self._deep_at = began
+        now = time.monotonic()
+        left = max(DEEP_EVERY - CLAIMED_IN - (now - began) - later, worked)
+        self._deep_due = now + _pause(worked, left)
+        self._deep_latest = now + left
+
+    def _note_late(self, lanes: list[Lane], began: float) -> list[Key]:
+        """Of lanes that were seen from their beginnings, those whose first message is due before their watermark.
 
         It was committed late, or given back, or the clock was set back: the next claim that reaches the lane begins
         there.
         """
-        self._deep_slow = took > SLOW_LOOK + LOOK_A_LANE * len(lanes)
-        now = time.monotonic()
-        self._deep_at = now - took
-        self._deep_due = now + _pause(took, CLAIMED_IN)
-        self._deep_latest = now + _longest(took, CLAIMED_IN)
         late = []
         for lane in lanes:
             key = (lane.tenant, lane.priority)
             state = self._states.get(key)
             if state and state.after and lane.due_at and lane.due_at < state.after:
                 state.late = lane.due_at
+                state.late_since = began
                 late.append(key)
         return late
 
@@ -316,7 +345,7 @@ class Lanes:
         """
         if state.late is None:
             return
-        reached = asked is state.late or (asked is None and self._chosen_at >= self._deep_at)
+        reached = asked is state.late or (asked is None and self._chosen_at >= state.late_since)
         if reached or state.after is None or state.after <= state.late:
             state.late = None
 
