@@ -117,21 +117,8 @@ def test_many_lanes_are_all_found(pg, clock):
     assert len(pg.rows("lanes", queue="q")) == 60
 
 
-def pages(pg, most, **options):
-    """The lanes of each page, without the row that ends it."""
-    found, tenant, priority = [], None, None
-    while True:
-        rows = pg.rows("lanes", queue="q", after_tenant=tenant, after_priority=priority, most=most, **options)
-        found.append([tuple(row) for row in rows if row.next_due is not None])
-        ends = [row for row in rows if row.next_due is None]
-        if not ends:
-            return found
-        [(tenant, priority, ready, _)] = ends
-        assert ready is False
-
-
-@pytest.mark.parametrize("most", [1, 2, 3, 7, 8, 9])
-def test_pages_of_lanes_are_the_lanes_one_after_the_other(pg, clock, most):
+@pytest.mark.parametrize("ends", [[], ["a"], ["0", "Z", "a", "zz"], ["B", "aa"], ["b", "b.c"]])
+def test_lanes_of_stretches_of_tenants_are_the_lanes(pg, clock, ends):
     for tenant, priority in (
         ("a", 3),
         ("a", -3),
@@ -140,31 +127,18 @@ def test_pages_of_lanes_are_the_lanes_one_after_the_other(pg, clock, most):
         ("Z", -32_768),
         ("zz", 0),
         ("0", 0),
-        ("_", 1),
+        ("b.c", 1),
     ):
-        pg.put(tenant=tenant.replace("_", "x_"), priority=priority, delay=seconds(priority % 2))
-    every = [tuple(row) for row in pg.rows("lanes", queue="q")]
-    found = pages(pg, most)
-    assert [lane for page in found for lane in page] == every
-    assert [len(page) for page in found] == [most] * (8 // most) + [8 % most]
-
-
-def test_what_is_paused_does_not_end_the_pages(pg):
-    for tenant in "abcdef":
-        pg.put(tenant=tenant)
-    for tenant in "abd":
-        pg.rows("pause", tenant=tenant)
-    assert [[lane[0] for lane in page] for page in pages(pg, 2)] == [[], ["c"], ["e", "f"], []]
-
-
-def test_the_first_page_has_all_that_is_targeted(pg, clock):
-    for tenant in "abc":
-        pg.put(tenant=tenant)
-    pg.put(tenant="b", target="laptop")
-    pg.put(tenant="d", target="laptop")
-    pg.put(tenant="e", target="other")
-    found = [[lane[0] for lane in page] for page in pages(pg, 1, worker="laptop")]
-    assert found == [["a", "b", "d"], ["b"], ["c"], []]
+        pg.put(tenant=tenant, priority=priority, delay=seconds(priority % 2))
+        pg.put(tenant=tenant, priority=7, target="laptop")
+    for worker in (None, "laptop"):
+        every = [tuple(row) for row in pg.rows("lanes", queue="q", worker=worker)]
+        assert len(every) == (14 if worker else 8)
+        stretches = zip([None, *ends], [*ends, None], strict=True)
+        found = [
+            pg.rows("lanes", queue="q", worker=worker, after_tenant=after, to_tenant=to) for after, to in stretches
+        ]
+        assert [tuple(row) for page in found for row in page] == every
 
 
 # status

@@ -322,21 +322,22 @@ def test_a_slow_look_back_is_spread_over_seconds_and_shows_each_lane_again_withi
         lanes.look_again()
         while not lanes.wants_look_back:
             monotonic.now += 0.01
-        back, began, read = lanes.look_back(), monotonic.now, 0
-        while read < len(names):
-            page = names[read : read + back.most]
-            snapshot = monotonic.now
-            monotonic.now += len(page) * a_lane
-            rests = back.read(len(page), len(page) * a_lane)
-            lanes.saw_back([first(name, 1) for name in page], len(page) * a_lane)
+        back, began, read, rests = lanes.look_back(), monotonic.now, [], 0.0
+        for after, to in back.stretches():
+            monotonic.now += rests
+            page = [name for name in names if (after is None or name > after) and (to is None or name <= to)]
+            snapshot, took = monotonic.now, len(page) * a_lane
+            monotonic.now += took
+            lanes.saw_back([first(name, 1) for name in page[::7]], took)
+            rests = back.read(len(page[::7]), took)
             for name in page:
                 assert monotonic.now - seen_at[name] <= DEEP_EVERY - CLAIMED_IN / 4 * (turn > 1)
                 seen_at[name] = snapshot
-            read += len(page)
+            read += page
             if turn > 1 and a_lane == 0.002:
-                assert rests == pytest.approx(3 * len(page) * a_lane)  # a quarter of the time
-            monotonic.now += rests if read < len(names) else 0
+                assert rests == pytest.approx(3 * took)  # a quarter of the time
         lanes.looked_back()
+        assert read == names
         if turn > 1:
             assert back.longest <= 0.04
             assert monotonic.now - began <= max(6, 200 * a_lane) + 0.1
@@ -344,14 +345,24 @@ def test_a_slow_look_back_is_spread_over_seconds_and_shows_each_lane_again_withi
 
 
 def test_quick_pages_grow_and_are_not_slow(monotonic):
-    lanes = marked("acme")
-    lanes.looked([], SLOW)
+    lanes = marked("acme", *(f"t{n:03}" for n in range(200)))
+    lanes.looked([], 2.0)
     back = lanes.look_back()
-    for _ in range(6):
-        assert back.read(back.most, 0.001) == 0.003
-    assert back.most == 64 * 2**6
+    pages = [back.read(1, 0.001) for _ in back.stretches()]
+    assert pages == [0.002] * 7  # 3 tenants, 6, 12 ...
     lanes.looked_back()
     assert lanes.marks == []
+
+
+def test_pages_are_all_there_is_whatever_tenants_are_known():
+    for known in ([], ["m"], ["a", "m"], ["a", "b", "m", "z"]):
+        back = look_back_module.LookBack(known, 60.0)
+        pages = []
+        for page in back.stretches():
+            back.read(0, 1.0)
+            pages.append(page)
+        ends = sorted(known)[:-1]
+        assert pages == list(zip([None, *ends], [*ends, None], strict=True))
 
 
 def test_after_a_look_back_that_failed_the_next_is_between_claims():

@@ -45,9 +45,8 @@ def test_what_was_committed_late_without_a_tap_is_found_by_the_next_discovery(db
 
 
 def test_it_is_found_page_by_page_too(monkeypatch, db, everything_slow, start, wait_for, seen):
-    """Pages of three lanes: late are messages of the first, a middle and the last lane, and one of an unknown one."""
-    monkeypatch.setattr(look_back, "PAGES", (3, 3))
-    monkeypatch.setattr(look_back, "FIRST_PAGE", 3)
+    """Pages of a tenant each: late are messages of the first, a middle and the last, and of one that is not known."""
+    monkeypatch.setattr(look_back, "A_PAGE", 0.0)
     monkeypatch.setattr(look_back, "RESTS", 0.5)
     start()
     tenants = [f"t{n}" for n in range(9)]
@@ -87,7 +86,7 @@ def test_a_worker_stops_while_a_discovery_runs_beside(everything_slow, db, monke
     execute = claimer.execute_async
 
     async def forever(conn, op, **options):
-        if "most =>" not in op.sql:
+        if not conn.info.parameter_status("application_name").endswith("look back"):
             return await execute(conn, op, **options)
         begun.set()
         return await asyncio.Event().wait()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, LiteralString, NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from postrow.errors import LeaseLostError
@@ -84,41 +84,27 @@ def claim_lanes(
     return Op(CLAIM, params, partial(_read_claim, lanes), raw=True)
 
 
-_LANES: LiteralString = (
-    "select tenant, priority, ready, extract(epoch from next_due - postrow.clock())::float8, next_due from postrow."
-)
-
-
-def lanes(queue: str, *, worker: str | None = None, marks: Sequence[tuple[str, int, datetime]] = ()) -> Op[list[Lane]]:
+def lanes(
+    queue: str,
+    *,
+    worker: str | None = None,
+    marks: Sequence[tuple[str, int, datetime]] = (),
+    after: str | None = None,
+    to: str | None = None,
+) -> Op[list[Lane]]:
     """Discover the lanes of a queue, with those that only hold messages for `worker`.
 
-    `marks`: lanes (tenant, priority, after) of which nothing before that moment is looked at.
+    `marks`: lanes (tenant, priority, after) of which nothing before that moment is looked at. Without: of the tenants
+    behind `after`, up to `to`.
     """
-    call = "lanes($1::text, worker => $2::text)"
-    given: tuple[object, ...] = (queue, worker)
+    call = "lanes($1::text, worker => $2::text, after_tenant => $3::text, to_tenant => $4::text)"
+    given: tuple[object, ...] = (queue, worker, after, to)
     if marks:
         call = "lanes_ahead($1::text, $3::text[], $4::smallint[], $5::timestamptz[], worker => $2::text)"
         tenants, priorities, afters = zip(*marks, strict=True)
-        given += (arrays.names(tenants), arrays.numbers(priorities), arrays.moments(afters))
-    return Op(f"{_LANES}{call}", given, lambda rows: [Lane(*row) for row in rows])
-
-
-def page_of_lanes(
-    queue: str, *, worker: str, after: tuple[str, int] | None, most: int
-) -> Op[tuple[list[Lane], tuple[str, int] | None]]:
-    """Discover the lanes behind `after`, at most so many; and where the next page begins, None: there is none.
-
-    The first page also has those that only hold messages for `worker`.
-    """
-    call = (
-        "lanes($1::text, worker => $2::text, after_tenant => $3::text, after_priority => $4::smallint, most => $5::int)"
-    )
-    return Op(f"{_LANES}{call}", (queue, worker, *(after or (None, None)), most), _read_page)
-
-
-def _read_page(rows: Sequence[Row]) -> tuple[list[Lane], tuple[str, int] | None]:
-    lanes = [Lane(*row) for row in rows if row[4] is not None]
-    return lanes, next(((row[0], row[1]) for row in rows if row[4] is None), None)
+        given = (queue, worker, arrays.names(tenants), arrays.numbers(priorities), arrays.moments(afters))
+    columns = "tenant, priority, ready, extract(epoch from next_due - postrow.clock())::float8, next_due"
+    return Op(f"select {columns} from postrow.{call}", given, lambda rows: [Lane(*row) for row in rows])
 
 
 def release_claim(token: UUID, queue: str) -> Op[int]:

@@ -19,7 +19,7 @@ from postrow.queues import MOST_OF_A_BATCH, Consumer
 from postrow.worker.acker import Acker
 from postrow.worker.connections import DATABASE_ERRORS, Database, Weather
 from postrow.worker.executor import Executor
-from postrow.worker.lanes import TAP_WINDOW, Key, Lanes
+from postrow.worker.lanes import TAP_WINDOW, Lanes
 from postrow.worker.metrics import Meter
 from postrow.worker.second_look import SecondLook
 from postrow.worker.slots import Slot, runs
@@ -68,10 +68,6 @@ class Feed:
             self.replaced_by = replaced_by
         if self.consumer.tenant == "*":
             self.others = frozenset(t for t, name in handlers.items() if t != "*" and name != self.consumer.name)
-
-    def own(self, lanes: list[Lane]) -> list[Lane]:
-        """Those of these lanes that are the consumer's."""
-        return [lane for lane in lanes if self.consumer.tenant in ("*", lane.tenant) and lane.tenant not in self.others]
 
 
 class Claimer:
@@ -309,19 +305,15 @@ class Claimer:
         """Discover lanes from their beginnings on a connection of its own, as it takes long: claims go on meanwhile."""
         lanes = feed.lanes
         back = lanes.look_back()
-        after: Key | None = None
+        rests = 0.0
         try:
             async with await self._database.connect("look back") as conn:
-                while back.pages == 0 or after is not None:
-                    began, most = time.monotonic(), back.most
-                    op = claims.page_of_lanes(feed.consumer.queue.name, worker=self._worker, after=after, most=most)
-                    seen, after = await execute_async(conn, op, binary=True)
-                    took = time.monotonic() - began
-                    lanes.saw_back(feed.own(seen), took)
+                for after, to in back.stretches():
+                    await asyncio.sleep(rests)
+                    seen, took = await self._discover(conn, feed, after=after, to=to)
+                    lanes.saw_back(seen, took)
                     rests = back.read(len(seen), took)
                     self._wake.set()
-                    if after is not None:
-                        await asyncio.sleep(rests)
             lanes.looked_back()
         except DATABASE_ERRORS:
             pass  # the next is between claims, and says what is wrong
@@ -331,13 +323,20 @@ class Claimer:
             self._wake.set()
 
     async def _discover(
-        self, conn: psycopg.AsyncConnection[Any], feed: Feed, marks: Sequence[tuple[str, int, datetime]] = ()
+        self,
+        conn: psycopg.AsyncConnection[Any],
+        feed: Feed,
+        marks: Sequence[tuple[str, int, datetime]] = (),
+        after: str | None = None,
+        to: str | None = None,
     ) -> tuple[list[Lane], float]:
         """The lanes of a queue that are the consumer's, and how many seconds that took."""
         began = time.monotonic()
-        op = claims.lanes(feed.consumer.queue.name, worker=self._worker, marks=marks)
+        op = claims.lanes(feed.consumer.queue.name, worker=self._worker, marks=marks, after=after, to=to)
         seen = await execute_async(conn, op, binary=True)
-        return feed.own(seen), time.monotonic() - began
+        consumer = feed.consumer
+        own = [lane for lane in seen if consumer.tenant in ("*", lane.tenant) and lane.tenant not in feed.others]
+        return own, time.monotonic() - began
 
     def _tell(
         self, consumer: Consumer, messages: int, started: list[Slot], *, sent: float, tapped_at: float | None

@@ -69,7 +69,7 @@ class Lanes:
         self._next_look = -math.inf
         self._deep_slow = False  # whether the last discovery from the beginnings was
         self._deep_at = -math.inf  # when it began
-        self._worked = (0.0, 0)  # seconds that it took, without rests, and of how many lanes
+        self._worked = 0.0  # seconds that it took, without rests
         self._deep_due = -math.inf  # when the next is, if a look was asked for since
         self._deep_latest = -math.inf  # and if none was
         self._back: LookBack | None = None  # the last one beside the claims
@@ -142,9 +142,10 @@ class Lanes:
             self._next_look = now + _pause(took, max(DEEP_EVERY - 2 * took, took))
         if deep:
             self._note_late(lanes, began)
-            self._worked = (took, len(lanes))
-            pages = spread(took) if len(lanes) > 1 else 0.0  # the next is read in pages, the last of which is later
-            self._looked_deep(began, took, took + pages, slow=took > SLOW_LOOK + LOOK_A_LANE * len(lanes))
+            # the next is read in pages, the last of which is later
+            self._looked_deep(
+                began, took, took + spread(took, len(self._known)), slow=took > SLOW_LOOK + LOOK_A_LANE * len(lanes)
+            )
             if self.marks:  # the next is quicker
                 self._next_look = min(self._next_look, now + _pause(0.0, DEEP_EVERY))
         tapped = [key for key in self._ready if (state := self._states.get(key)) and state.tapped_at >= began]
@@ -167,7 +168,7 @@ class Lanes:
     def look_back(self) -> LookBack:
         """One begins."""
         self.looking_back = True
-        self._back = LookBack(*self._worked)
+        self._back = LookBack(self._known, self._worked)
         return self._back
 
     def saw_back(self, lanes: list[Lane], took: float) -> None:
@@ -189,8 +190,7 @@ class Lanes:
         self.looking_back = False
         if (back := self._back) is not None:
             slow = back.worked > SLOW_LOOK * back.pages + LOOK_A_LANE * back.lanes
-            self._worked = (back.worked, back.lanes)
-            later = max(0.0, spread(back.worked) - back.elapsed) if back.pages > 1 else 0.0
+            later = max(0.0, spread(back.worked, len(self._known)) - back.elapsed)
             self._looked_deep(back.began, back.worked, back.longest + later, slow=slow)
 
     def look_back_failed(self) -> None:
@@ -206,6 +206,7 @@ class Lanes:
         """
         self._deep_slow = slow
         self._deep_at = began
+        self._worked = worked
         now = time.monotonic()
         left = max(DEEP_EVERY - CLAIMED_IN - (now - began) - later, worked)
         self._deep_due = now + _pause(worked, left)

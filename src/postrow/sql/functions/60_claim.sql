@@ -1,56 +1,50 @@
 -- The lanes of a queue that have free messages, by a loose index scan: about 15 microseconds a lane, however deep.
 -- `ready`: its first message is due now; `next_due`: when that is. With `worker`, also lanes that hold only
--- messages targeted at it. With `most` a page of so many lanes behind (`after_tenant`, `after_priority`), null: the first page, which
--- has all that is targeted; where it is full, its last lane comes once more with a next_due of null: there the next begins.
+-- messages targeted at it. Of the tenants behind `after_tenant`, up to `to_tenant`; null: from the first, to the last.
 -- Who calls it: workers, on a deep pass. Locks nothing.
 -- With a kept plan, unlike claims: without sorts only one index gives each step's order, so no statistics can mislead it, and
 -- planning took four fifths of the time for an empty queue, which idle workers ask about all day.
 create or replace function postrow.lanes(
-    queue text, worker text default null, after_tenant text default null, after_priority smallint default null,
-    most int default null
+    queue text, worker text default null, after_tenant text default null, to_tenant text default null
 ) returns table (tenant text, priority smallint, ready boolean, next_due timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 as $$
 #variable_conflict use_column
 declare
-    v_now       timestamptz := postrow.clock();
-    v_tenant    text := coalesce(lanes.after_tenant, '');  -- which sorts before every name
-    v_priority  smallint := coalesce(lanes.after_priority, -32768);
+    v_now    timestamptz := postrow.clock();
+    v_after  text := coalesce(lanes.after_tenant, '');  -- none sorts before '' or behind '~'
+    v_to     text := coalesce(lanes.to_tenant, '~');
 begin
     return query
     with recursive free as (
-        (select m.tenant, m.priority, m.available_at, 1 as n from postrow.message m
+        (select m.tenant, m.priority, m.available_at from postrow.message m
          where m.queue = lanes.queue and m.claim_token is null and m.target is null and not m.behind
-            and (m.tenant, m.priority) > (v_tenant, v_priority)
+            and m.tenant > v_after and m.tenant <= v_to
          order by m.tenant, m.priority, m.available_at limit 1)
         union all
-        select n.*, l.n + 1 from free l cross join lateral (
+        select n.* from free l cross join lateral (
             select m.tenant, m.priority, m.available_at from postrow.message m
             where m.queue = lanes.queue and m.claim_token is null and m.target is null and not m.behind
-                and (m.tenant, m.priority) > (l.tenant, l.priority)
+                and (m.tenant, m.priority) > (l.tenant, l.priority) and m.tenant <= v_to
             order by m.tenant, m.priority, m.available_at limit 1) n
-        where lanes.most is null or l.n < lanes.most
     ), targeted as (
         (select m.tenant, m.priority, m.available_at from postrow.message m
          where m.queue = lanes.queue and m.claim_token is null and m.target = lanes.worker and not m.behind
-            and lanes.after_tenant is null
+            and m.tenant > v_after and m.tenant <= v_to
          order by m.tenant, m.priority, m.available_at limit 1)
         union all
         select n.* from targeted l cross join lateral (
             select m.tenant, m.priority, m.available_at from postrow.message m
             where m.queue = lanes.queue and m.claim_token is null and m.target = lanes.worker and not m.behind
-                and (m.tenant, m.priority) > (l.tenant, l.priority)
+                and (m.tenant, m.priority) > (l.tenant, l.priority) and m.tenant <= v_to
             order by m.tenant, m.priority, m.available_at limit 1) n
     )
     select u.tenant, u.priority, min(u.available_at) <= v_now, min(u.available_at)
-    from (select f.tenant, f.priority, f.available_at from free f union all select * from targeted) u
+    from (select * from free union all select * from targeted) u
     -- asked once, and only if there is a lane
     where not array['*', u.tenant] && coalesce((select (postrow.claim_rules(lanes.queue)).paused), '{}')
-    group by u.tenant, u.priority
-    union all
-    select f.tenant, f.priority, false, null from free f where f.n = lanes.most
-    order by tenant, priority;
+    group by u.tenant, u.priority order by u.tenant, u.priority;
 end
 $$
 
