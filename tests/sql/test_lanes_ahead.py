@@ -45,6 +45,14 @@ def test_lanes_without_a_watermark_are_found_before_between_and_behind_those_wit
     ]
 
 
+def test_without_others_only_lanes_with_a_watermark_are_found_and_what_is_targeted(pg, clock, due):
+    old = due(*((tenant, priority) for tenant in "abcd" for priority in (-1, 0, 5)))
+    pg.put(tenant="a", target="laptop")
+    marks = [("b", 0, old), ("c", -1, clock.now), ("c", 0, old), ("none", 0, old)]
+    found = ahead(pg, marks, worker="laptop", others=False)
+    assert found == [("a", 0, True, clock.now), ("b", 0, True, old), ("c", 0, True, old)]
+
+
 @pytest.mark.parametrize("after", [None, "-infinity"])
 def test_without_watermarks_or_with_ones_at_the_beginning_it_finds_what_lanes_finds(pg, due, after):
     due(("a", 0), ("b", 3), ("Z_", 0), ("Z", 0), ("zz", 32_767), ("0", -32_768))

@@ -8,7 +8,7 @@ import pytest
 from postrow.models import Lane, LaneEdge
 from postrow.worker import lanes as lanes_module
 from postrow.worker import look_back as look_back_module
-from postrow.worker.lanes import AGING, CLAIMED_IN, DEEP_EVERY, LOCKED_MOST, MOST_LANES, Lanes
+from postrow.worker.lanes import AGING, CLAIMED_IN, DEEP_EVERY, LOCKED_MOST, MOST_LANES, WHOLE_EVERY, Lanes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -363,6 +363,40 @@ def test_pages_are_all_there_is_whatever_tenants_are_known():
             pages.append(page)
         ends = sorted(known)[:-1]
         assert pages == list(zip([None, *ends], [*ends, None], strict=True))
+
+
+def test_discoveries_from_the_watermarks_leave_other_lanes_out_but_for_one_a_second(monotonic):
+    lanes = marked("acme", "beta")
+    assert lanes.wants_whole_look, "from the beginnings"
+    lanes.looked([], 0.1)
+    lanes.look_again(whole=False)
+    assert not lanes.wants_whole_look
+    monotonic.now += WHOLE_EVERY
+    assert lanes.wants_whole_look
+    lanes.looked([], 0.01, deep=False)
+    assert not lanes.wants_whole_look
+
+    lanes.look_again()
+    assert lanes.wants_whole_look, "asked for"
+    monotonic.now += 0.01
+    lanes.looked([], 0.01, deep=False)
+    assert lanes.wants_whole_look, "asked for as one began"
+    monotonic.now += 0.02
+    lanes.looked([], 0.01, deep=False)
+    assert not lanes.wants_whole_look
+    lanes.tapped("new")
+    assert lanes.wants_whole_look, "a tenant that is not known"
+
+
+def test_a_discovery_without_other_lanes_says_nothing_of_them(monotonic):
+    lanes = marked("acme", "beta")
+    lanes.looked([first("acme", 1), Lane("later", 0, ready=False, due_in=5.0), first("new", 0)], 0.1)
+    monotonic.now += 0.1
+    lanes.looked([first("beta", 1)], 0.01, deep=False, whole=False)
+    assert {lane[0] for lane in lanes.choose(10)[0]} == {"beta", "new"}
+    assert lanes.due_in == pytest.approx(4.9)
+    monotonic.now += 4.95
+    assert lanes.wants_whole_look, "what was scheduled is due"
 
 
 def test_after_a_look_back_that_failed_the_next_is_between_claims():

@@ -1,6 +1,7 @@
 """A worker whose claims and discoveries are all slow, as under a long transaction, still finds everything."""
 
 import asyncio
+import itertools
 import threading
 import time
 from datetime import timedelta
@@ -63,6 +64,27 @@ def test_it_is_found_page_by_page_too(monkeypatch, db, everything_slow, start, w
             db.put(payload=f"next {tenant}", tenant=tenant)
         wait_for(lambda: {f"next {tenant}" for tenant in tenants} <= set(seen))
     wait_for(lambda: {"late t0", "late t4", "late t8", "late unknown"} <= set(seen))
+
+
+def test_discoveries_of_known_lanes_and_of_all_take_turns(db, busy, monkeypatch, wait_for, seen, troubled):
+    asked, execute = [], claimer.execute_async
+
+    async def noted(conn, op, **options):
+        if "postrow.lanes_ahead(" in op.sql:
+            asked.append(op.params[-1])
+        return await execute(conn, op, **options)
+
+    monkeypatch.setattr(claimer, "execute_async", noted)
+    turns = itertools.count()
+
+    def both():
+        n = next(turns)
+        db.put(payload=n, tenant=f"t{n % 7}")
+        wait_for(lambda: n in seen)
+        return {True, False} <= set(asked)
+
+    wait_for(both, what="discoveries of both kinds")
+    assert not troubled
 
 
 def test_a_new_tenant_is_found_at_its_tap(db, busy, wait_for, seen):

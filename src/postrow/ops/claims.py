@@ -91,18 +91,20 @@ def lanes(
     marks: Sequence[tuple[str, int, datetime]] = (),
     after: str | None = None,
     to: str | None = None,
+    others: bool = True,
 ) -> Op[list[Lane]]:
     """Discover the lanes of a queue, with those that only hold messages for `worker`.
 
-    `marks`: lanes (tenant, priority, after) of which nothing before that moment is looked at. Without: of the tenants
-    behind `after`, up to `to`.
+    `marks`: lanes (tenant, priority, after) of which nothing before that moment is looked at; without `others` those
+    lanes, and those that hold messages for `worker`, are all. Without marks: of the tenants behind `after`, up to `to`.
     """
     call = "lanes($1::text, worker => $2::text, after_tenant => $3::text, to_tenant => $4::text)"
     given: tuple[object, ...] = (queue, worker, after, to)
     if marks:
-        call = "lanes_ahead($1::text, $3::text[], $4::smallint[], $5::timestamptz[], worker => $2::text)"
+        lists = "$3::text[], $4::smallint[], $5::timestamptz[]"
+        call = f"lanes_ahead($1::text, {lists}, worker => $2::text, others => $6::bool)"
         tenants, priorities, afters = zip(*marks, strict=True)
-        given = (queue, worker, arrays.names(tenants), arrays.numbers(priorities), arrays.moments(afters))
+        given = (queue, worker, arrays.names(tenants), arrays.numbers(priorities), arrays.moments(afters), others)
     columns = "tenant, priority, ready, extract(epoch from next_due - postrow.clock())::float8, next_due"
     return Op(f"select {columns} from postrow.{call}", given, lambda rows: [Lane(*row) for row in rows])
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -288,16 +287,16 @@ class Claimer:
             # before the look: what is open no more by then, the look sees
             kept_back = await execute_async(conn, taps.kept_back(feed.consumer.queue.name))
             feed.second_look.looks(kept_back=kept_back)
-            lanes.look_again()
+            lanes.look_again(whole=False)
         if lanes.wants_look_back:
             look = asyncio.create_task(self._look_back(feed))
             self._looks_back.add(look)
             look.add_done_callback(self._looks_back.discard)
         if not lanes.wants_look:
             return False
-        marks = lanes.marks
-        seen, took = await self._discover(conn, feed, marks)
-        lanes.looked(seen, took, deep=not marks)
+        marks, whole = lanes.marks, lanes.wants_whole_look
+        seen, took = await self._discover(conn, feed, marks=marks, others=whole)
+        lanes.looked(seen, took, deep=not marks, whole=whole)
         feed.second_look.took(took)
         return True
 
@@ -322,21 +321,15 @@ class Claimer:
                 lanes.look_back_failed()
             self._wake.set()
 
-    async def _discover(
-        self,
-        conn: psycopg.AsyncConnection[Any],
-        feed: Feed,
-        marks: Sequence[tuple[str, int, datetime]] = (),
-        after: str | None = None,
-        to: str | None = None,
-    ) -> tuple[list[Lane], float]:
-        """The lanes of a queue that are the consumer's, and how many seconds that took."""
+    async def _discover(self, conn: psycopg.AsyncConnection[Any], feed: Feed, **part: Any) -> tuple[list[Lane], float]:
+        """The lanes of a queue that are the consumer's, and how many seconds that took; `part`: as of claims.lanes."""
         began = time.monotonic()
-        op = claims.lanes(feed.consumer.queue.name, worker=self._worker, marks=marks, after=after, to=to)
+        op = claims.lanes(feed.consumer.queue.name, worker=self._worker, **part)
         seen = await execute_async(conn, op, binary=True)
+        took = time.monotonic() - began
         consumer = feed.consumer
         own = [lane for lane in seen if consumer.tenant in ("*", lane.tenant) and lane.tenant not in feed.others]
-        return own, time.monotonic() - began
+        return own, took
 
     def _tell(
         self, consumer: Consumer, messages: int, started: list[Slot], *, sent: float, tapped_at: float | None

@@ -16,6 +16,7 @@ Key = tuple[str, int]
 DEEP_EVERY = 10.0  # seconds: the longest that a lane is claimed from its watermark without a look from its beginning
 CLAIMED_IN = 1.0  # seconds that such a look leaves of these for the claim of what it has found
 LOOK_SHARE = 20  # times what a discovery took, until the next: a twentieth of the time
+WHOLE_EVERY = 1.0  # seconds between discoveries that also look for lanes without a watermark, where the others are many
 SLOW_LOOK = 0.01  # seconds of a discovery beyond those of its lanes: it walked dead entries
 LOOK_A_LANE = 20e-6  # seconds of a discovery for a lane, about twice what it takes
 SLOW = 0.005  # seconds that a claim took over what its rows account for: it walked dead entries
@@ -74,7 +75,9 @@ class Lanes:
         self._deep_latest = -math.inf  # and if none was
         self._back: LookBack | None = None  # the last one beside the claims
         self.looking_back = False  # whether it is under way
-        self._called_at = -math.inf  # when a look was asked for
+        self._called_at = -math.inf  # when a look was asked for,
+        self._whole_called_at = -math.inf  # and when for lanes that are not known, too
+        self._whole_at = -math.inf  # when the last such began
         self._chosen_at = -math.inf
         self._due_at = math.inf
         self._held: dict[Key, float] = {}  # lanes that a limit holds back, until then or until room is made
@@ -108,9 +111,11 @@ class Lanes:
             self._held.pop(key, None)
             self._ready[key] = None
 
-    def look_again(self) -> None:
-        """Discover lanes before the next claim."""
+    def look_again(self, *, whole: bool = True) -> None:
+        """Discover lanes before the next claim; not `whole`: those that are known may do."""
         self._called_at = time.monotonic()
+        if whole:
+            self._whole_called_at = self._called_at
         self._next_look = -math.inf
 
     @property
@@ -118,6 +123,16 @@ class Lanes:
         """Whether lanes should be discovered now."""
         now = time.monotonic()
         return now >= self._next_look or now >= self._due_at
+
+    @property
+    def wants_whole_look(self) -> bool:
+        """Whether the next discovery should look between the lanes with watermarks, too, for others: each second."""
+        now = time.monotonic()
+        return (
+            not self._deep_slow
+            or self._whole_called_at >= self._whole_at
+            or now >= min(self._due_at, self._whole_at + WHOLE_EVERY)
+        )
 
     @property
     def ready(self) -> bool:
@@ -131,8 +146,10 @@ class Lanes:
             return []
         return [(*key, state.late or state.after) for key, state in self._states.items() if state.after is not None]
 
-    def looked(self, lanes: list[Lane], took: float, *, deep: bool = True) -> None:
+    def looked(self, lanes: list[Lane], took: float, *, deep: bool = True, whole: bool = True) -> None:
         """What a discovery between claims found, in how many seconds; `deep`: from the beginnings.
+
+        Not `whole`: of the lanes with watermarks; of the others it says nothing.
 
         It has not seen what was committed while it ran: taps of that time still hold.
         """
@@ -148,11 +165,20 @@ class Lanes:
             )
             if self.marks:  # the next is quicker
                 self._next_look = min(self._next_look, now + _pause(0.0, DEEP_EVERY))
-        tapped = [key for key in self._ready if (state := self._states.get(key)) and state.tapped_at >= began]
+        later = [now + lane.due_in for lane in lanes if not lane.ready]
+        if whole:
+            self._whole_at = began
+        else:
+            later.append(self._due_at)
+        kept = [key for key in self._ready if self._unseen(key, began, whole=whole)]
         self._ready = dict.fromkeys((lane.tenant, lane.priority) for lane in lanes if lane.ready)
-        self._ready.update(dict.fromkeys(tapped))
-        later = [lane.due_in for lane in lanes if not lane.ready]
-        self._due_at = now + min(later) if later else math.inf
+        self._ready.update(dict.fromkeys(kept))
+        self._due_at = min(later, default=math.inf)
+
+    def _unseen(self, key: Key, began: float, *, whole: bool) -> bool:
+        """Whether a discovery may not have seen what is in a lane."""
+        state = self._states.get(key)
+        return (state is not None and state.tapped_at >= began) or not (whole or (state and state.after))
 
     @property
     def wants_look_back(self) -> bool:
