@@ -242,3 +242,18 @@ def sparse(_sparse):
     plans = Plans(_sparse)
     yield plans
     plans.conn.close()
+
+
+@pytest.fixture(scope="session")
+def dead_rows(server, template):
+    """A session on 20,000 dead rows and nothing else, which a transaction keeps from vacuum; analyzed as empty."""
+    with _database(server, template) as (dsn, conn), psycopg.connect(dsn) as holder:
+        holder.execute("set transaction isolation level repeatable read")
+        holder.execute("select count(*) from postrow.message")
+        load(conn, "q", 20_000, tenants=100, due="-1 hour")
+        conn.execute("update postrow.message set claim_token = gen_random_uuid(), claimed_at = now(), attempt = 1")
+        conn.execute("delete from postrow.message")
+        conn.execute("analyze postrow.message")
+        plans = Plans(dsn)
+        yield plans
+        plans.conn.close()

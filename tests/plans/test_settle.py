@@ -76,6 +76,22 @@ def test_the_sweep_of_leases(full):
     assert work.rows > 100, "it found what it should sweep"
 
 
+STEPS = ["leases", "expired", "targets", "groups", "dead", "seen", "workers"]  # history reads the catalog
+
+
+@pytest.mark.parametrize("step", STEPS[1:])
+def test_a_step_of_the_sweep_that_finds_nothing_reads_next_to_nothing(full, emptied, step):
+    for plans in (full, emptied):
+        plans.measure(f"sweep('{step}', 100)").assert_in_proportion(0)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_of_the_sweep_reads_no_dead_rows_twice(dead_rows, step):
+    """A look at leases from the beginning does, so it is not the first."""
+    dead_rows.measure(f"sweep('{step}', 100)")
+    dead_rows.measure(f"sweep('{step}', 100)").assert_in_proportion(0)
+
+
 def test_the_sweep_of_leases_with_the_statistics_of_a_table_that_was_full(emptied):
     work = emptied.measure("sweep('leases', 50)")
     work.assert_in_proportion(50)

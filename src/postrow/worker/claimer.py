@@ -294,7 +294,8 @@ class Claimer:
             look.add_done_callback(self._looks_back.discard)
         if not lanes.wants_look:
             return False
-        marks, whole = lanes.marks, lanes.wants_whole_look
+        marks = lanes.marks
+        whole = not marks or lanes.wants_whole_look
         seen, took = await self._discover(conn, feed, marks=marks, others=whole)
         lanes.looked(seen, took, deep=not marks, whole=whole)
         feed.second_look.took(took)

@@ -52,7 +52,7 @@ $$
 -- The same, without what lies before the watermarks of these lanes: `afters`, which claims returned as frontiers. Under a long
 -- transaction vacuum removes nothing, and `lanes` walks all dead entries of a lane to its first message: with 700 in each of
 -- 1,000 lanes it took 270 ms, this 14. Other lanes are looked for between these, from their beginning, or, without `others`,
--- are left out, which takes a third of the time. A watermark ahead of the
+-- are left out, which takes half the time. A watermark ahead of the
 -- clock, which was set back, does not count. What was committed late, behind a watermark, only `lanes` finds.
 -- Who calls it: workers, between claims. Locks nothing.
 create or replace function postrow.lanes_ahead(

@@ -4,8 +4,8 @@
 -- Expired leases: failures like any other, by the consumer's policy, or dead letters with reason `lease`.
 -- Starts where the session's last sweep ended (setting postrow.swept_to: `<clock> <moment of the next deep pass>`, a
 -- hint; a text that does not parse counts as none), since vacuum can remove nothing under a long transaction and the index
--- would be walked from its dead beginning each time; a deep pass from the beginning comes every 10 s, and where it is slow as seldom
--- as takes a twentieth of the time, every 60 s at least. The frontier
+-- would be walked from its dead beginning each time; a deep pass from the beginning comes every 10 s, and
+-- where it is slow after twenty times what it took, 60 s at most. The frontier
 -- never passes an expired row that was left, be it locked by others or beyond the limit.
 create or replace function postrow.sweep_leases("limit" int, now timestamptz) returns int
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
@@ -86,17 +86,21 @@ language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan 
 as $$
 #variable_conflict use_column
 declare
+    v_tids  tid[];
     v_done  int;
     v_taps  int;
 begin
-    with late as materialized (
-        select m.tenant, m.id from postrow.message m
+    -- two statements, as in 60_claim.sql: a join of both read all dead rows of the table under a long transaction
+    v_tids := array(
+        select m.ctid from postrow.message m
         where m.target_until <= sweep_targets.now and m.claim_token is null
         order by m.target_until limit sweep_targets."limit"
-        for update skip locked
-    ), freed as (
-        update postrow.message m set target = null, target_until = null from late l
-        where m.tenant = l.tenant and m.id = l.id
+        for update skip locked);
+    if v_tids = '{}' then
+        return 0;
+    end if;
+    with freed as (
+        update postrow.message m set target = null, target_until = null where m.ctid = any (v_tids)
         returning m.queue, m.tenant
     )
     select coalesce(sum(t.n), 0), count(postrow.tap(t.queue, t.tenant)) into v_done, v_taps
