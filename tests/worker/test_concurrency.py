@@ -64,7 +64,7 @@ def claimed(db):
 
 def looked_again(db, wait_for):
     """The worker's claimer has been to the database once more."""
-    before = db.value("select max(query_start) from pg_stat_activity where application_name = 'postrow claimer'")
+    before = db.value("select clock_timestamp()")
     wait_for(
         lambda: db.value(
             "select max(query_start) > %s and bool_and(state = 'idle') from pg_stat_activity "
