@@ -23,12 +23,12 @@ def monotonic(monkeypatch):
     return clock
 
 
-def looked_back(lanes, found, took):
-    """A discovery beside the claims, of one page that took so many seconds, has ended."""
-    back = lanes.look_back() if not lanes.looking_back else lanes._back
+def looked_back(lanes, found, took, back=None):
+    """A discovery beside the claims, of one page that took so many seconds, has ended; `back`: it had begun before."""
+    back = back or lanes.look_back()
     back.read(len(found), took)
     lanes.saw_back(found, took)
-    lanes.looked_back()
+    lanes.looked_back(back)
 
 
 def seen(*lanes):
@@ -251,10 +251,10 @@ def test_looks_back_take_a_twentieth_of_the_time_and_end_within_ten_seconds_with
         waited = monotonic.now - ended
         assert waited >= min(20 * took if asked else DEEP_EVERY, DEEP_EVERY - CLAIMED_IN - 2 * took) - 0.02
         assert waited + 2 * took <= DEEP_EVERY - CLAIMED_IN + 0.02
-        lanes.look_back()
+        back = lanes.look_back()
         assert not lanes.wants_look_back
         monotonic.now += took
-        looked_back(lanes, [first("acme", 1)], took)
+        looked_back(lanes, [first("acme", 1)], took, back)
 
 
 def test_a_look_back_is_heeded_where_claims_and_other_discoveries_cannot_have_seen_the_same():
@@ -292,10 +292,10 @@ def test_claims_need_not_begin_at_the_beginning_while_slow_discoveries_do(monoto
     for _ in range(3):
         monotonic.now += DEEP_EVERY - 3
         assert slow(lanes, NOW) == NOW
-        lanes.look_back()
+        back = lanes.look_back()
         monotonic.now += 2
         assert slow(lanes, NOW) == NOW
-        looked_back(lanes, [first("acme", 1)], 2.0)
+        looked_back(lanes, [first("acme", 1)], 2.0, back)
     monotonic.now += DEEP_EVERY
     assert slow(lanes, NOW) is None  # none has come
 
@@ -336,7 +336,7 @@ def test_a_slow_look_back_is_spread_over_seconds_and_shows_each_lane_again_withi
             read += page
             if turn > 1 and a_lane == 0.002:
                 assert rests == pytest.approx(3 * took)  # a quarter of the time
-        lanes.looked_back()
+        lanes.looked_back(back)
         assert read == names
         if turn > 1:
             assert back.longest <= 0.04
@@ -350,7 +350,7 @@ def test_quick_pages_grow_and_are_not_slow(monotonic):
     back = lanes.look_back()
     pages = [back.read(1, 0.001) for _ in back.stretches()]
     assert pages == [0.002] * 7  # 3 tenants, 6, 12 ...
-    lanes.looked_back()
+    lanes.looked_back(back)
     assert lanes.marks == []
 
 

@@ -294,8 +294,7 @@ class Claimer:
             look.add_done_callback(self._looks_back.discard)
         if not lanes.wants_look:
             return False
-        marks = lanes.marks
-        whole = not marks or lanes.wants_whole_look
+        marks, whole = lanes.marks, lanes.wants_whole_look
         seen, took = await self._discover(conn, feed, marks=marks, others=whole)
         lanes.looked(seen, took, deep=not marks, whole=whole)
         feed.second_look.took(took)
@@ -314,7 +313,7 @@ class Claimer:
                     lanes.saw_back(seen, took)
                     rests = back.read(len(seen), took)
                     self._wake.set()
-            lanes.looked_back()
+            lanes.looked_back(back)
         except DATABASE_ERRORS:
             pass  # the next is between claims, and says what is wrong
         finally:

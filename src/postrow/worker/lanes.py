@@ -73,8 +73,7 @@ class Lanes:
         self._worked = 0.0  # seconds that it took, without rests
         self._deep_due = -math.inf  # when the next is, if a look was asked for since
         self._deep_latest = -math.inf  # and if none was
-        self._back: LookBack | None = None  # the last one beside the claims
-        self.looking_back = False  # whether it is under way
+        self.looking_back = False  # whether one is under way beside the claims
         self._called_at = -math.inf  # when a look was asked for,
         self._whole_called_at = -math.inf  # and when for lanes that are not known, too
         self._whole_at = -math.inf  # when the last such began
@@ -149,12 +148,13 @@ class Lanes:
     def looked(self, lanes: list[Lane], took: float, *, deep: bool = True, whole: bool = True) -> None:
         """What a discovery between claims found, in how many seconds; `deep`: from the beginnings.
 
-        Not `whole`: of the lanes with watermarks; of the others it says nothing.
+        Not `whole`: of the lanes with watermarks; of the others it says nothing. Those from the beginnings are whole.
 
         It has not seen what was committed while it ran: taps of that time still hold.
         """
         now = time.monotonic()
         began = now - took
+        whole = whole or deep
         if self._called_at < began:
             self._next_look = now + _pause(took, max(DEEP_EVERY - 2 * took, took))
         if deep:
@@ -194,8 +194,7 @@ class Lanes:
     def look_back(self) -> LookBack:
         """One begins."""
         self.looking_back = True
-        self._back = LookBack(self._known, self._worked)
-        return self._back
+        return LookBack(self._known, self._worked)
 
     def saw_back(self, lanes: list[Lane], took: float) -> None:
         """What a page of it found, in how many seconds. Claims have gone on: only what they cannot have seen counts."""
@@ -211,13 +210,12 @@ class Lanes:
             else:
                 self._due_at = min(self._due_at, now + lane.due_in)
 
-    def looked_back(self) -> None:
+    def looked_back(self, back: LookBack) -> None:
         """All of its pages were seen."""
         self.looking_back = False
-        if (back := self._back) is not None:
-            slow = back.worked > SLOW_LOOK * back.pages + LOOK_A_LANE * back.lanes
-            later = max(0.0, spread(back.worked, len(self._known)) - back.elapsed)
-            self._looked_deep(back.began, back.worked, back.longest + later, slow=slow)
+        slow = back.worked > SLOW_LOOK * back.pages + LOOK_A_LANE * back.lanes
+        later = max(0.0, spread(back.worked, len(self._known)) - back.elapsed)
+        self._looked_deep(back.began, back.worked, back.longest + later, slow=slow)
 
     def look_back_failed(self) -> None:
         """The discovery beside the claims came to nothing: the next is between them."""

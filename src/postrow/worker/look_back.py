@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable, Iterator
 
 A_PAGE = 0.03  # seconds that a page is meant to take
-SMALLEST = 1  # page, in tenants
 SPREAD = 6.0  # seconds over which pages are spread, at most, if they take less
 RESTS = 3  # times what a page took, at most, until the next: a quarter of one connection's time
 
@@ -29,7 +28,7 @@ class LookBack:
         expected: seconds of work that the one before it took.
     """
 
-    def __init__(self, tenants: Iterable[str] = (), expected: float = 0.0) -> None:
+    def __init__(self, tenants: Iterable[str], expected: float) -> None:
         self.began = time.monotonic()
         self.worked = 0.0  # seconds that its pages took,
         self.longest = 0.0  # and the longest of them
@@ -65,7 +64,7 @@ class LookBack:
     def _fitting(self, tenants: int, took: float, most: float) -> int:
         """How many tenants make a page, as so many took so many seconds."""
         fitting = tenants * A_PAGE / took if took > 0 else math.inf
-        return int(max(SMALLEST, min(fitting, most, len(self._tenants) + 1)))
+        return int(max(1, min(fitting, most, len(self._tenants) + 1)))
 
     @property
     def elapsed(self) -> float:
