@@ -1,7 +1,7 @@
 """When schedules come: cron over changes of the clocks, intervals, and what becomes of missed times."""
 
 from datetime import UTC, datetime, timedelta, timezone
-from itertools import islice
+from itertools import islice, takewhile
 
 import pytest
 
@@ -64,6 +64,7 @@ def test_an_interval_keeps_its_rhythm():
     assert list(islice(every.after(start), 2)) == [start + timedelta(minutes=5), start + timedelta(minutes=10)]
     late = start + timedelta(minutes=17)
     assert next(every.after(late, last=start)) == start + timedelta(minutes=20)
+    assert [times(every=timedelta(days=12, seconds=n)).spec for n in (1, 1.5)] == ["1036801", "1036801.5"]
 
 
 def test_one_moment_comes_once():
@@ -95,6 +96,32 @@ def test_what_becomes_of_missed_times(late, missed, hours):
     due = HOURLY.due(NOON, NOON + late, missed)
     assert [at.hour for at in due.times] == hours
     assert due.next_at == (NOON + late).replace(minute=0, second=0) + timedelta(hours=1)
+
+
+@pytest.mark.parametrize("times", [Times("cron", "* * * * * *"), Times("every", "1"), Times("cron", "* * * 1 * *")])
+@pytest.mark.parametrize("missed", ["once", "all"])
+def test_what_was_missed_for_a_year_is_not_counted_one_by_one(times, missed, monkeypatch):
+    steps = 0
+    original = Times.after
+
+    def counted(self, *args, **options):
+        nonlocal steps
+        for at in original(self, *args, **options):
+            steps += 1
+            yield at
+
+    now = NOON + timedelta(days=366)  # the second of a month
+    exact = list(takewhile(lambda at: at <= now, times.after(now - timedelta(hours=12, minutes=20))))[-schedules.MOST :]
+    monkeypatch.setattr(Times, "after", counted)
+    due = times.due(NOON, now, missed)
+    assert due.times == (exact if missed == "all" else exact[-1:])
+    assert due.next_at == next(times.after(now, last=NOON))
+    assert steps < 200_000
+
+
+def test_an_interval_that_goes_back_is_an_error_not_an_endless_loop():
+    with pytest.raises(ValueError, match="every -60 s"):
+        Times("every", "-60").due(NOON, NOON + timedelta(days=1), "once")
 
 
 def test_of_all_missed_times_a_thousand_are_made_up_for():

@@ -7,7 +7,8 @@ hour or more often goes by real time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -24,6 +25,7 @@ Missed = Literal["skip", "once", "all"]
 
 LATE = timedelta(minutes=1)  # a time that passed no longer ago is not missed: a scheduler looks every few seconds
 MOST = 1000  # missed times that are made up for
+MANY = 10_000  # missed times that are counted one by one
 
 
 class Due(NamedTuple):
@@ -31,6 +33,9 @@ class Due(NamedTuple):
 
     times: list[datetime]
     next_at: datetime | None
+
+
+_Passed = tuple[Sequence[datetime], datetime | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,8 @@ class Times:
                 yield local.astimezone(UTC)
         elif self.kind == "every":
             step = timedelta(seconds=float(self.spec))
+            if step <= timedelta():
+                raise ValueError(f"every {self.spec} s")
             at = now if last is None else last + step * ((now - last) // step)
             while True:
                 at += step
@@ -68,19 +75,36 @@ class Times:
 
     def due(self, next_at: datetime, now: datetime, missed: Missed) -> Due:
         """What a schedule whose next time was `next_at` is to enqueue at `now`."""
-        times = [next_at]
-        after = self.after(next_at, last=next_at)
-        following = next(after, None)
-        while following is not None and following <= now:
-            times.append(following)
-            if len(times) > MOST:
-                times = times[-MOST:] if missed == "all" else times[-1:]
-            following = next(after, None)
+        found = _passed(self.after(next_at, last=next_at), now, most=MANY) or self._recent(next_at, now)
+        times, following = [next_at, *found[0]][-MOST:], found[1]
         if missed == "once":
             times = times[-1:]
         elif missed == "skip":
             times = [at for at in times[-1:] if now - at <= LATE]
         return Due(times, following)
+
+    def _recent(self, next_at: datetime, now: datetime) -> _Passed:
+        """Of very many times the last. What comes so often goes by real time: it does not matter where one begins."""
+        back = timedelta(minutes=1)
+        while True:
+            begin = max(next_at, now - back)
+            found = _passed(self.after(begin, last=next_at), now)
+            assert found is not None
+            if begin == next_at or len(found[0]) == MOST:
+                return found
+            back *= 4
+
+
+def _passed(times: Iterator[datetime], now: datetime, *, most: int | None = None) -> _Passed | None:
+    """The last of these that are not after `now`, and the next one; None: there are over `most`."""
+    last: deque[datetime] = deque(maxlen=MOST)
+    for n, at in enumerate(times):
+        if at > now:
+            return last, at
+        if n == most:
+            return None
+        last.append(at)
+    return last, None
 
 
 def times(
@@ -111,7 +135,7 @@ def times(
         step = duration("every", every)
         if not timedelta(seconds=1) <= step <= timedelta(days=3660):
             raise BadArgumentError(f"every is {step}", hint="Give from a second to ten years.")
-        return Times("every", f"{step.total_seconds():g}", timezone)
+        return Times("every", f"{step.total_seconds():.6f}".rstrip("0").rstrip("."), timezone)
     when = moment("at", at)
     assert when is not None
     return Times("at", when.astimezone(UTC).isoformat(), timezone)

@@ -104,10 +104,19 @@ def test_what_is_dropped_fires_no_more_and_leaves_what_it_enqueued(pg):
         ({"headers": [1]}, "PW003"),
         ({"max_attempts": 0}, "PW003"),
         ({"next_at": "infinity"}, "PW003"),
+        ({"kind": None}, "PW003"),
+        ({"timezone": "Mars/Olympus"}, "PW003"),
+        ({"spec": "* * *"}, "PW003"),
+        ({"kind": "every", "spec": "5 minutes"}, "PW003"),
+        ({"kind": "every", "spec": "0"}, "PW003"),
+        ({"kind": "every", "spec": "1e400"}, "PW003"),
+        ({"kind": "at", "spec": "2026-05-01T12:00:00"}, "PW003"),  # where?
+        ({"kind": "at", "spec": "2026-02-31T12:00:00Z"}, "PW003"),
     ],
 )
 def test_bad_arguments_are_refused(pg, bad, sqlstate):
-    given = {"name": "n", "queue": "q", "payload": 1, "kind": "cron", "spec": "x", "next_at": pg.value("clock")}
+    given = {"name": "n", "queue": "q", "payload": 1, "kind": "cron", "spec": "* * * * *"}
+    given["next_at"] = pg.value("clock")
     assert pg.refused("put_schedule", **(given | bad)).sqlstate == sqlstate
 
 

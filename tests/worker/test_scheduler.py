@@ -70,6 +70,27 @@ def test_a_worker_that_shall_not_enqueues_nothing(app, db, start, wait_for):
     assert not db.backends("scheduler")
 
 
+def test_a_schedule_that_cannot_be_read_keeps_no_other_back_and_is_said_once(app, db, start, wait_for, lines):
+    done = []
+
+    @app.queue("q").consumer()
+    async def handle(message):
+        done.append(message.headers["schedule"])
+
+    def declare(name, kind, spec, seconds):
+        due = f"now() - interval '{seconds} s'"
+        db.rows(f"select postrow.put_schedule('{name}', 'q', '1', '{kind}', '{spec}', {due})")
+
+    declare("broken", "cron", "99 * * * *", 30)  # SQL reads no cron
+    declare("fine", "every", "1", 20)
+    start()
+    wait_for(lambda: done.count("fine") >= 3)
+    assert "broken" not in done
+    assert len(lines("schedule default / broken cannot be fired: CronSimError: ")) == 1
+    db.rows("select postrow.put_schedule('broken', 'q', '1', 'every', '3600', now())")
+    wait_for(lambda: "broken" in done)
+
+
 def test_a_schedule_of_an_app_is_checked_when_it_is_declared():
     app = App()
     typed = app.queue("typed", int)

@@ -1,6 +1,33 @@
 -- Schedules: what is enqueued at times. When they come is worked out by clients (time zones and cron are theirs); that each
 -- time is enqueued once is kept here, by the row's lock, its next_at, and an id that is made of the name and the time.
 
+-- Refuses times that no scheduler could read, as far as SQL can tell: of a cron expression only how many fields it has. The
+-- commonest mistakes are an interval that is not in seconds, and a moment without an offset. Internal. Raises PW003.
+create or replace function postrow.check_times(kind text, spec text, timezone text) returns void
+language plpgsql stable
+as $$
+begin
+    if (kind in ('cron', 'every', 'at')) is not true then
+        perform postrow.refuse(format('kind is %L', kind), 'Give cron, every or at.');
+    elsif kind = 'cron' and spec !~ '^\s*\S+(\s+\S+){4,5}\s*$' then
+        perform postrow.refuse(format('cron is %L', spec),
+            'Five fields: minute, hour, day, month, day of week; or six, seconds first.');
+    elsif kind = 'every' and (spec !~ '^[0-9]{1,9}(\.[0-9]{1,6})?$' or spec::float8 not between 1 and 316224000) then
+        perform postrow.refuse(format('every is %L', spec), 'Give seconds: 300 for five minutes; from 1 to ten years.');
+    elsif kind = 'at' and spec !~ '^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)$' then
+        perform postrow.refuse(format('at is %L', spec), 'Such as 2026-05-01T12:00:00+02:00, with the offset.');
+    end if;
+    begin
+        perform timezone(check_times.timezone, now()), case when kind = 'at' then spec::timestamptz end;
+    exception when invalid_parameter_value then
+        perform postrow.refuse(format('there is no time zone %L', check_times.timezone), 'Such as Europe/Berlin, or UTC.');
+    when datetime_field_overflow or invalid_time_zone_displacement_value then
+        perform postrow.refuse(format('at is %L', spec), 'There is no such moment.');
+    end;
+end
+$$
+
+-- next
 -- Makes or changes a schedule. `kind` and `spec`: cron (an expression), every (seconds) or at (a moment); `next_at` is its
 -- next time, as the client has worked it out: taken where the schedule is new or its times are others; null: none any more.
 -- `missed` says what becomes of times at which nobody was there: skip, once (the last of them) or all (1,000 at most). The
@@ -20,14 +47,13 @@ begin
         put_schedule.max_attempts, null, null, null, null, null, null, null, null, put_schedule.headers);
     if put_schedule.payload is null or put_schedule.spec is null or put_schedule.timezone is null then
         perform postrow.refuse('payload, spec or timezone is null');
-    elsif (put_schedule.kind in ('cron', 'every', 'at')) is not true then
-        perform postrow.refuse(format('kind is %L', put_schedule.kind), 'Give cron, every or at.');
     elsif (put_schedule.missed in ('skip', 'once', 'all')) is not true then
         perform postrow.refuse(format('missed is %L', put_schedule.missed),
             'Give skip, once (the last missed time) or all (1,000 at most).');
     elsif not isfinite(put_schedule.next_at) then
         perform postrow.refuse('next_at has to be a finite moment, or null');
     end if;
+    perform postrow.check_times(put_schedule.kind, put_schedule.spec, put_schedule.timezone);
     insert into postrow.schedule as s (tenant, name, kind, spec, timezone, queue, payload, priority, headers,
         max_attempts, missed, next_at, registered_by, registered_at)
     values (put_schedule.tenant, put_schedule.name, put_schedule.kind, put_schedule.spec, put_schedule.timezone,
