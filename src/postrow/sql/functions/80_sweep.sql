@@ -224,7 +224,8 @@ $$
 -- Partitions of the history, a day of UTC each: one day a call is made, from today to a week ahead, together
 -- with the rows of that day that stand in the default partition; else one that is older than the setting
 -- history_days is dropped. Both need a lock on the parent, and every ack would queue behind one that waits: so
--- it waits 50 ms at most, and a later call tries again.
+-- it waits 50 ms at most, and a later call tries again. So it does where an ack has come between the look at the default
+-- partition and the lock: under steady acks a day whose rows stand there gets its partition when it is over. Days ahead come first.
 create or replace function postrow.sweep_history(now timestamptz) returns int
 language plpgsql volatile set lock_timeout = '50ms' set timezone = 'UTC' set datestyle = 'ISO'
 as $$
@@ -234,13 +235,18 @@ declare
     v_day    date;
     v_name   text;
 begin
-    select h.finished_at::date into v_day from postrow.history_default h limit 1;
-    if not found then
-        select d.day::date into v_day
-        from generate_series(v_today::timestamp, v_today + 7, interval '1 day') d(day)
-        where to_regclass('postrow.history_' || to_char(d.day, 'YYYYMMDD')) is null
-        order by d.day limit 1;
-    end if;
+    select d.day into v_day
+    from (
+        select s.day::date as day, s.day::date = v_today and exists (select from postrow.history_default) as last
+        from generate_series(v_today::timestamp, v_today + 7, interval '1 day') s(day)
+        where to_regclass('postrow.history_' || to_char(s.day, 'YYYYMMDD')) is null
+        union all
+        select h.finished_at::date, h.finished_at::date = v_today from (
+            (select finished_at from postrow.history_default where finished_at < v_today limit 1)
+            union all
+            (select finished_at from postrow.history_default where finished_at >= v_today + 8 limit 1)) h
+    ) d
+    order by d.last, d.day < v_today, d.day limit 1;
     if v_day is not null then
         v_name := 'history_' || to_char(v_day, 'YYYYMMDD');
         if to_regclass('postrow.' || v_name) is not null then
@@ -266,7 +272,7 @@ begin
     end if;
     return 0;
 exception
-    when lock_not_available then
+    when lock_not_available or check_violation then
         return 0;
 end
 $$
