@@ -169,3 +169,29 @@ def test_enqueue_and_claim_do_not_wait_for_a_registration(actors):
 
     assert two.settle("fail", rows, errors=["x"]) == ["accepted"]
     one.commit()
+
+
+@pytest.fixture
+def told(actors):
+    """The message that tells of a dead letter, claimed by one; and the dead letter."""
+    one, two = actors("one"), actors("two")
+    one.value("register_consumer", queue="q", handler="h", tells_dead=True)
+    letter = one.put()
+    one.settle("bury", one.take(), reasons=["card closed"])
+    return one, two, letter, one.take(queue="q:dead")
+
+
+def test_a_death_that_tells_of_a_dead_letter_which_is_sent_again_waits_for_nobody_and_is_kept(told):
+    one, two, letter, rows = told
+    two.begin()
+    two.value("redrive", id=letter, tenant="default")
+    assert one.impatient().settle("bury", rows, reasons=["pager is down"], wait=False) == ["accepted"]
+    two.commit()
+    assert one.find("dead_letter", rows[0].id).failures[-1]["message"] == "pager is down"
+    assert len(one.find("dead_letter", letter).failures) == 1
+
+
+def test_a_death_that_tells_of_a_dead_letter_is_recorded_there(told):
+    one, _, letter, rows = told
+    one.settle("bury", rows, reasons=["pager is down"])
+    assert [f["message"] for f in one.find("dead_letter", letter).failures] == ["card closed", "pager is down"]

@@ -69,6 +69,13 @@ def test_what_fails_there_is_recorded_with_the_dead_letter_and_dies_no_second_ti
     ]
 
 
+@pytest.mark.parametrize("parent", [None, "00000000-0000-7000-8000-000000000000"])
+def test_what_tells_of_a_dead_letter_that_is_not_there_is_one_itself(pg, parent):
+    id_ = pg.put("q:dead", headers={"dead_letter": "x"}, parent_id=parent)
+    pg.settle("bury", pg.take(queue="q:dead"), reasons=["x"])
+    assert pg.find("dead_letter", id_)
+
+
 def test_a_queue_of_that_name_without_a_dead_letter_is_as_any_other(pg):
     id_ = pg.put("q:dead")
     pg.settle("bury", pg.take(queue="q:dead"), reasons=["x"])

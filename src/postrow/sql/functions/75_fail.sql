@@ -36,7 +36,8 @@ $$
 -- they shall be kept. A message whose id was used again after its first death was resolved takes that row's place.
 -- Where the consumer has a handler for that (tells_dead), a message in the queue `<queue>:dead` tells it: the payload and the
 -- failures are the dead one's, parent_id is its id, the headers say `dead_letter` and `reason`; it has one attempt. When
--- such a one dies in turn it becomes no dead letter: its last failure is added to those of the one that it tells of.
+-- such a one dies in turn it becomes no dead letter: its last failure is added to those of the one that it tells of, if that
+-- is still there, and nobody else has it locked: this waits for nobody.
 -- Internal; called by fail, bury and the sweep.
 create or replace function postrow.kill(
     tenants text[], ids uuid[], reasons text[], failures jsonb[], now timestamptz
@@ -48,6 +49,7 @@ as $$
 #variable_conflict use_column
 declare
     v_told     boolean := exists (select from postrow.consumer c where c.tells_dead);
+    v_parents  tid[];  -- the dead letters that messages of these tell of
     v_taps     int;
     v_queues   text[];
     v_tenants  text[];
@@ -58,11 +60,19 @@ begin
     end if;
     delete from postrow.dead_letter d using unnest(kill.tenants, kill.ids) w(tenant, id)
     where d.tenant = w.tenant and d.id = w.id;
+    v_parents := array(
+        select p.ctid from unnest(kill.tenants, kill.ids) w(tenant, id)
+        join postrow.message m on m.tenant = w.tenant and m.id = w.id
+        cross join lateral (select d.ctid from postrow.dead_letter d where d.tenant = m.tenant and d.id = m.parent_id
+            for no key update skip locked) p
+        where m.queue like '%:dead' and m.headers ? 'dead_letter');
     with gone as (
         delete from postrow.message m using unnest(kill.tenants, kill.ids, kill.reasons, kill.failures)
             w(tenant, id, reason, list)
         where m.tenant = w.tenant and m.id = w.id
-        returning m.*, w.reason, w.list, coalesce(m.queue like '%:dead' and m.headers ? 'dead_letter', false) as tells
+        returning m.*, w.reason, w.list, coalesce(m.queue like '%:dead' and m.headers ? 'dead_letter' and exists (
+            select from postrow.dead_letter d
+            where d.ctid = any (v_parents) and d.tenant = m.tenant and d.id = m.parent_id), false) as tells
     ), noted as (
         update postrow.dead_letter d
         set failures = coalesce(d.failures, '[]') || jsonb_build_array(jsonb_set(coalesce(g.list -> -1, '{}'), '{type}',
