@@ -152,7 +152,7 @@ def test_a_value_outside_its_range_is_refused_by_name(pg, options, said):
 
 
 @pytest.mark.parametrize("option", ["available_at", "expires_at"])
-@pytest.mark.parametrize("moment", ["infinity", "-infinity"])
+@pytest.mark.parametrize("moment", ["infinity", "-infinity", "3000-01-02"])
 def test_an_infinite_moment_is_refused(pg, option, moment):
     with pytest.raises(psycopg.Error) as caught:
         pg.query(f"select * from postrow.enqueue('q', '{{}}', {option} => %s)", [moment])

@@ -83,6 +83,19 @@ def test_next_due_is_the_first_free_message(pg, clock):
     assert pg.value("next_due", queue="q") == clock.now + seconds(10)
 
 
+def test_next_due_tells_of_nothing_that_is_paused(pg):
+    pg.put()
+    pg.put(target="laptop", tenant="acme")
+    pg.value("pause", queue="q", tenant="default")
+    assert pg.value("next_due", queue="q") is not None
+    pg.value("pause", queue="q", tenant="acme")
+    assert pg.value("next_due", queue="q") is None
+    pg.value("resume", queue="q", tenant="acme")
+    pg.value("resume", queue="q", tenant="default")
+    pg.value("pause", queue="q")
+    assert pg.value("next_due", queue="q") is None
+
+
 def test_lanes_says_which_are_ready_and_when_each_is_due(pg, clock):
     pg.put(tenant="a", priority=5, delay=seconds(60))
     pg.put(tenant="a")

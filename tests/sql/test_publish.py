@@ -137,6 +137,19 @@ def test_over_the_limit_of_hops_all_of_them_are_dead_letters(pg):
     assert pg.find("message", published(pg, hops=9)[0].id)
 
 
+def test_an_id_over_the_limit_of_hops_may_be_published_again_when_its_dead_letter_is_decided_and_forgotten(pg, clock):
+    subscribe(pg, ("#", "a"))
+    mine = uuid4()
+    (first,) = published(pg, hops=9, id=mine)
+    (again,) = published(pg, hops=9, id=mine)
+    assert (first.dead, again.deduplicated, again.id) == (True, True, first.id)
+    pg.rows("resolve", id=first.id, tenant="default", resolution="ignored", reason="a loop")
+    clock.advance(8 * 86_400)
+    pg.rows("sweep", step="seen")
+    (third,) = published(pg, hops=9, id=mine)
+    assert (third.dead, third.deduplicated, third.id) == (True, False, first.id)
+
+
 def test_a_message_is_enqueued_with_its_lineage(pg):
     parent = uuid4()
     for id_ in (

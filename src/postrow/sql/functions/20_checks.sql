@@ -181,7 +181,7 @@ begin
         perform postrow.check_duration('delay', delay);
     end if;
     if not isfinite(available_at) or not isfinite(expires_at)
-        or available_at > '3000-01-01 00:00:00+00' then
+        or greatest(available_at, expires_at) > '3000-01-01 00:00:00+00' then
         perform postrow.refuse('available_at and expires_at have to be finite moments before the year 3000');
     end if;
     if max_attempts < 1 then

@@ -147,6 +147,8 @@ begin
         if deduplicated then
             id := v_present;
         elsif dead then
+            -- that id's message has died before, and was decided
+            delete from postrow.dead_letter d where d.tenant = publish.tenant and d.id = publish.id;
             insert into postrow.dead_letter (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by,
                 died_at, attempt, max_attempts, subject, group_key, expires_at, topic, parent_id, hops, reason, failures)
             values (publish.tenant, id, queue, publish.priority, publish.payload, publish.headers, v_now, v_by,

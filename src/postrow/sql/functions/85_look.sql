@@ -86,16 +86,20 @@ end
 $$
 
 -- next
--- When the next free message of a queue is due (in the past: now); null when there is none.
+-- When the next free message of a queue is due (in the past: now), but for what is paused; null when there is none.
 create or replace function postrow.next_due(queue text) returns timestamptz
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_custom_plan
 as $$
 #variable_conflict use_column
+declare
+    v_paused  text[];
 begin
     perform postrow.check_name('queue', next_due.queue);
+    v_paused := (postrow.claim_rules(next_due.queue)).paused;
     return least((select min(l.next_due) from postrow.lanes(next_due.queue) l),
         (select min(m.available_at) from postrow.message m
-         where m.queue = next_due.queue and m.claim_token is null and m.target is not null and not m.behind));
+         where m.queue = next_due.queue and m.claim_token is null and m.target is not null and not m.behind
+            and (v_paused is null or not (m.tenant = any (v_paused) or '*' = any (v_paused)))));
 end
 $$
 
