@@ -10,7 +10,19 @@ import pytest
 from clock import run_ahead
 
 CHECKS = (
-    *("copy", "consumers", "backlog", "targets", "pauses", "leases", "history", "snapshot", "vacuum", "taps"),
+    *(
+        "copy",
+        "consumers",
+        "backlog",
+        "targets",
+        "pauses",
+        "schedules",
+        "leases",
+        "history",
+        "snapshot",
+        "vacuum",
+        "taps",
+    ),
     *("freeze", "indexes", "privileges", "clocks"),
 )
 
@@ -205,6 +217,22 @@ def test_leases_that_nobody_took_back_are_graded_by_their_age(pg, clock, check, 
     assert ("taken back: 2, the first " in check("leases").detail) == (level != "ok")
 
 
+@pytest.mark.parametrize(("seconds", "level"), [(50, "ok"), (70, "warning"), (700, "problem")])
+def test_schedules_that_nobody_fires_are_graded_by_their_age(pg, clock, check, seconds, level):
+    due = {"queue": "q", "payload": "1", "kind": "every", "spec": "60", "next_at": clock.now}
+    pg.row("put_schedule", name="nightly", **due)
+    pg.row("put_schedule", name="hourly", tenant="acme", **due)
+    pg.row("put_schedule", name="paused", **due)
+    pg.row("pause_schedule", name="paused", paused=True)
+    clock.advance(seconds)
+
+    assert check("schedules").level == level
+    if level != "ok":
+        assert re.match(
+            r"schedules that are late: hourly of tenant acme \(1+ min\), nightly \(1+ min\)$", check("schedules").detail
+        )
+
+
 def test_a_lease_that_holds_is_fine(pg, clock, check):
     pg.put("q")
     pg.take(lease=timedelta(hours=1))
@@ -277,6 +305,28 @@ def test_a_missing_index_is_found(pg, check):
 
     pg.query("update pg_catalog.pg_index set indisvalid = true where indexrelid = 'postrow.seen_until'::regclass")
     assert check("indexes").detail == "missing: message_leased"
+
+
+def test_what_is_advised_for_a_missing_index_is_possible_for_it(pg, check):
+    pg.query("alter table postrow.seen drop constraint seen_pkey")
+    assert "alter table postrow.seen add primary key" in check("indexes").advice
+    pg.query("alter table postrow.seen add constraint seen_pkey primary key (tenant, scope, key)")
+    pg.query("drop index postrow.history_subject")
+    assert "concurrently" not in check("indexes").advice  # of a partitioned table
+
+
+def test_the_rest_of_a_reindex_that_was_interrupted_is_to_be_dropped(database, functions_on):
+    with psycopg.connect(database, autocommit=True) as conn:
+        pg = functions_on(conn)
+        pg.query("create index message_ready_ccnew1 on postrow.message (queue)")
+        pg.query(
+            "update pg_catalog.pg_index set indisvalid = false "
+            "where indexrelid = 'postrow.message_ready_ccnew1'::regclass"
+        )
+        (found,) = [row for row in pg.rows("doctor") if row.name == "indexes"]
+        assert found.detail == "invalid: message_ready_ccnew1"
+        pg.query(found.advice.partition(": ")[2])
+        assert {row.level for row in pg.rows("doctor") if row.name == "indexes"} == {"ok"}
 
 
 def test_the_indexes_that_it_looks_for_are_those_of_the_schema(pg, check):
@@ -472,6 +522,8 @@ def test_space_that_a_spike_left_is_found(own, wait_for):
     )
     stats = "select n_live_tup, n_dead_tup from pg_stat_user_tables where relid = 'postrow.message'::regclass"
     wait_for(lambda: own.query(stats)[0].n_live_tup == 34_000, what="the statistics")
+    own.query("analyze postrow.message")
+    own.query("select pg_stat_reset_single_table_counters('postrow.message'::regclass)")  # as a crash does
     assert own.check("vacuum").level == "ok"
 
     own.query("delete from postrow.message where ctid < '(33000,0)'")  # what is left stands at the end

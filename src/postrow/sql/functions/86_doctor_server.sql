@@ -135,7 +135,8 @@ begin
             pg_relation_size(c.oid) as heap, pg_total_relation_size(c.oid) as size,
             s.n_dead_tup > 10 * (o.base + o.share * s.n_live_tup) as dead,
             pg_relation_size(c.oid) > 268435456  -- 256 MB
-                and pg_relation_size(c.oid) > 8192 * (s.n_live_tup + s.n_dead_tup) as hollow
+                -- the counters are lost in a crash, and are not on a standby
+                and pg_relation_size(c.oid) > 8192 * greatest(s.n_live_tup + s.n_dead_tup, c.reltuples) as hollow
         from pg_catalog.pg_class c
         join pg_catalog.pg_stat_user_tables s on s.relid = c.oid
         cross join lateral (
@@ -252,10 +253,15 @@ begin
     if v_missing is not null then
         detail := format('missing: %s', postrow.listed(v_missing))
             || coalesce('; invalid: ' || postrow.listed(v_invalid), '');
-        advice := 'Make them again as `postrow migrate --sql` prints them, with `create index concurrently`.';
+        advice := case when v_missing[1] like '%\_pkey' then format('Make it again, with the columns that `postrow migrate --sql` '
+                'prints: alter table postrow.%I add primary key (...);', left(v_missing[1], -5))
+            when v_missing[1] like 'history%' then 'Make it again as `postrow migrate --sql` prints it. It locks the history meanwhile.'
+            else 'Make it again as `postrow migrate --sql` prints it, with `create index concurrently`.' end;
     elsif v_invalid is not null then
         detail := format('invalid: %s', postrow.listed(v_invalid));
-        advice := format('Make it again: reindex index concurrently postrow.%I;', v_invalid[1]);
+        advice := case when v_invalid[1] ~ '_cc(new|old)[0-9]*$'  -- of a reindex that was interrupted
+            then format('Drop it: drop index concurrently postrow.%I;', v_invalid[1])
+            else format('Make it again: reindex index concurrently postrow.%I;', v_invalid[1]) end;
     else
         level := 'ok';
         detail := format('all %s are there', cardinality(v_wanted));

@@ -111,7 +111,8 @@ begin
         detail := case when v_names is null then 'no worker is ten minutes behind'
             else format('workers are behind, the oldest ready message of %s', postrow.listed(v_names)) end;
         advice := case when v_names is not null
-            then 'Start more workers, or raise their concurrency. See how long handlers take: postrow.history.' end;
+            then 'Start more workers, or raise their concurrency; or its limits hold it back: postrow consumer list. See how '
+                'long handlers take: postrow.history.' end;
     else
         level := coalesce(postrow.grade(doctor_queues.now - v_oldest, '1 min', '10 min'), 'ok');
         detail := case when v_names is null then 'every queue with ready messages has a worker'
@@ -183,6 +184,30 @@ begin
     detail := case when v_names is null then 'no messages wait for a pause to end'
         else format('ready messages wait for a pause to end: %s', postrow.listed(v_names)) end;
     advice := case when v_names is not null then 'When its reason is gone: postrow resume QUEUE --tenant TENANT' end;
+end
+$$
+
+-- next
+-- Schedules that were due over a minute ago, and of which nobody has enqueued that time. Internal.
+create or replace function postrow.doctor_schedules(now timestamptz, out level text, out detail text, out advice text)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+    v_oldest  timestamptz;
+    v_names   text[];
+begin
+    select min(s.next_at), array_agg(format('%s%s (%s)', s.name,
+            case when s.tenant <> 'default' then ' of tenant ' || s.tenant else '' end,
+            postrow.said(doctor_schedules.now - s.next_at)) order by s.next_at, s.name)
+        into v_oldest, v_names
+    from postrow.schedule s
+    where s.next_at < doctor_schedules.now - interval '1 min' and not s.paused;
+    level := coalesce(postrow.grade(doctor_schedules.now - v_oldest, '1 min', '10 min'), 'ok');
+    detail := case when v_names is null then 'no schedule is late'
+        else format('schedules that are late: %s', postrow.listed(v_names)) end;
+    advice := case when v_names is not null
+        then 'Start a worker (without --no-schedule). If one runs, its log says what is wrong with them.' end;
 end
 $$
 
@@ -283,6 +308,7 @@ begin
     return query select 'backlog', d.* from postrow.doctor_queues(v_now, true) d;
     return query select 'targets', d.* from postrow.doctor_targets(v_now) d;
     return query select 'pauses', d.* from postrow.doctor_paused(v_now) d;
+    return query select 'schedules', d.* from postrow.doctor_schedules(v_now) d;
     return query select 'leases', d.* from postrow.doctor_leases(v_now) d;
     return query select 'history', d.* from postrow.doctor_history(v_now) d;
     return query select 'snapshot', d.* from postrow.doctor_snapshot(v_now) d;
