@@ -22,6 +22,20 @@ def test_one_sweep_goes_on_until_nothing_more_is_to_do(run, db):
     assert db.value("select count(*) from postrow.message where claim_token is not null") == 0
 
 
+def test_a_sweep_does_every_step_that_there_is(run, db):
+    found = run("sweep")
+    assert [line.split()[0] for line in found.out.splitlines()[1:]] == [
+        step for (step,) in db.rows("select step from postrow.sweep()")
+    ]
+
+
+def test_a_sweep_frees_a_group_that_nothing_stands_in_front_of(run, db):
+    db.rows("select postrow.enqueue('emails', '1', group_key => 'g')")
+    db.conn.execute("update postrow.message set behind = true")  # as two acks at the same moment may leave it
+    assert "groups      1" in run("sweep").out.splitlines()
+    assert len(db.rows("select id from postrow.claim('emails', 1)")) == 1
+
+
 def test_a_sweep_waits_for_another_and_says_so_when_it_takes_too_long(run, committed, monkeypatch):
     monkeypatch.setattr("postrow.cli.sweep.PATIENCE", 0.05)
     with psycopg.connect(committed) as other:

@@ -62,6 +62,27 @@ def test_the_sweep_of_a_worker_that_hangs_is_taken_over(db, start, wait_for, swe
     wait_for(lambda: db.message(claimed.id).claim_token is None)
 
 
+@pytest.fixture
+def broken_step(db):
+    """A step of the sweep that fails, each time."""
+    (as_it_was,) = db.rows("select pg_get_functiondef('postrow.sweep_dead'::regproc) as text")
+    db.rows(
+        'create or replace function postrow.sweep_dead("limit" int, now timestamptz) returns int language plpgsql '
+        "as $$ begin raise exception 'out of order'; end $$"
+    )
+    yield "dead"
+    db.rows(as_it_was.text)
+
+
+@pytest.mark.usefixtures("consumed")
+def test_a_step_that_fails_for_good_keeps_no_lease_from_being_taken_back(db, broken_step, start, wait_for, lines):
+    id_ = db.put(queue="nobodys", max_attempts=1)
+    db.rows("select * from postrow.claim('nobodys', 1, lease => '10 ms')")
+    start()
+    wait_for(lambda: db.dead(id_))
+    wait_for(lambda: lines(f"the step {broken_step} of the sweep failed, the others go on: out of order"))
+
+
 def test_a_turn_is_kept_by_who_had_it_and_passed_on_when_it_is_over(db):
     def turn(worker):
         return db.value("select postrow.sweep_turn(%s)", [worker])

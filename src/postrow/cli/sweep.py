@@ -22,7 +22,6 @@ from postrow.ops import fleet
 
 log = logging.getLogger("postrow.cli")
 
-STEPS = ("leases", "expired", "targets", "seen", "history", "dead", "workers")
 TRANSIENT = (DatabaseUnreachableError, database.DatabaseRefusedError, LockNotAvailableError, SerializationError)
 PATIENCE = 10.0  # seconds to wait for another sweeper, whose calls take milliseconds
 
@@ -45,7 +44,7 @@ def sweep(
     """Return messages whose lease has expired, and tidy up.
 
     Once, until nothing more is to do, or again and again with --every. It ends leases, expires messages, frees
-    targets, forgets old ids, and makes and drops the history's days.
+    targets and groups, forgets old ids, and makes and drops the history's days.
 
     Workers do this by themselves. It is for a database whose messages are handled from SQL or another language.
     """
@@ -53,7 +52,7 @@ def sweep(
     if every is None:
         with database.connected(resolved, command="sweep") as conn:
             done = sweep_all(conn, patience=PATIENCE)
-        say_table((Column("step"), Column("done", right=True)), [(step, f"{done[step]:,}") for step in STEPS])
+        say_table((Column("step"), Column("done", right=True)), [(step, f"{some:,}") for step, some in done.items()])
         return
     logs.start(log_level, log_format)
     _loop(resolved, every.total_seconds())
@@ -67,8 +66,8 @@ def sweep_all(conn: psycopg.Connection[Any], *, patience: float, stop: threading
     Raises:
         LockNotAvailableError: another process swept all the time.
     """
-    done = dict.fromkeys(STEPS, 0)
-    for step in STEPS:
+    done = dict.fromkeys(fleet.SWEEP_STEPS, 0)
+    for step in fleet.SWEEP_STEPS:
         deadline = time.monotonic() + patience
         more = True
         while more and not (stop and stop.is_set()):

@@ -10,6 +10,8 @@ from postrow.durations import duration
 from postrow.models import OnDead, Rate, RetryPolicy, SweepStep
 from postrow.ops.op import Op, Row, nothing, single
 
+SWEEP_STEPS = ("leases", "expired", "targets", "groups", "seen", "history", "dead", "workers")
+
 REGISTER = """
 select postrow.register_consumer($1::text, $2::text, tenant => $3::text, lease => $4::interval, retry => $5::text,
     retry_base => $6::interval, retry_factor => $7::float8, retry_cap => $8::interval, retry_jitter => $9::boolean,

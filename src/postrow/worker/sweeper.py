@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import random
 from typing import Any
 from uuid import UUID
@@ -11,10 +12,13 @@ from uuid import UUID
 import psycopg
 
 from postrow.drivers.psycopg3 import execute_async
+from postrow.errors import PostrowError
 from postrow.models import SweepStep
 from postrow.ops import fleet
-from postrow.worker.connections import Database, Weather
+from postrow.worker.connections import Database, Weather, one_line
 from postrow.worker.metrics import Meter
+
+log = logging.getLogger("postrow.worker")
 
 EVERY = 1.0  # seconds between looks for expired leases and targets, give or take a quarter
 # seconds between the questions of those whose turn it is not, give or take a quarter. A sweeper that has died is missed
@@ -28,6 +32,7 @@ FULL_EVERY = 15  # of which one does all steps
 # meanwhile and that nobody has taken; what lives need not run twice
 AFTER_OUTAGE = 6.0
 PRESSING = ("leases", "targets")
+OTHERS = tuple(step for step in fleet.SWEEP_STEPS if step not in PRESSING)
 
 
 class Sweeper:
@@ -39,6 +44,8 @@ class Sweeper:
         self._meter = meter
         self._weather = weather
         self._connected_before = False
+        self._turns = itertools.count()
+        self._wrong: dict[str, str] = {}  # what was said of steps that fail
 
     async def run(self) -> None:
         """Sweep until cancelled. Raises when the database is away: to be called again."""
@@ -46,12 +53,11 @@ class Sweeper:
             if self._connected_before:
                 await asyncio.sleep(AFTER_OUTAGE)
             self._connected_before = True
-            turns = itertools.count()
             waits = FIRST_ASK
             while True:
-                pause = EVERY
                 if await self._its_turn(conn):
-                    await self._sweep(conn, full=next(turns) % FULL_EVERY == 0)
+                    await self._sweep(conn, full=next(self._turns) % FULL_EVERY == 0)
+                    pause = EVERY
                 else:
                     pause, waits = waits, ASK_EVERY
                 self._weather.fine("sweeper")
@@ -61,17 +67,31 @@ class Sweeper:
         return await execute_async(conn, fleet.sweep_turn(self._worker))
 
     async def _sweep(self, conn: psycopg.AsyncConnection[Any], *, full: bool) -> None:
-        for step in (None,) if full else PRESSING:
-            steps = await self._step(conn, step)
-            more = [done.step for done in steps if done.more]
-            while more:
-                if not await self._its_turn(conn):
+        for step in PRESSING:
+            if not await self._finish(conn, step):
+                return
+        for step in OTHERS if full else ():
+            try:
+                if not await self._finish(conn, step):
                     return
-                again = await self._step(conn, more[0])
-                if not any(done.more for done in again):
-                    more.pop(0)
+            except (psycopg.Error, PostrowError) as error:  # of its own, as a partition that another role owns
+                if conn.closed:
+                    raise
+                said = one_line(error)
+                if self._wrong.get(step) != said:
+                    self._wrong[step] = said
+                    log.warning("the step %s of the sweep failed, the others go on: %s", step, said)
+            else:
+                self._wrong.pop(step, None)
 
-    async def _step(self, conn: psycopg.AsyncConnection[Any], step: str | None) -> list[SweepStep]:
+    async def _finish(self, conn: psycopg.AsyncConnection[Any], step: str) -> bool:
+        """Do one step until nothing more is to do. False: another has the turn now."""
+        while any(done.more for done in await self._step(conn, step)):
+            if not await self._its_turn(conn):
+                return False
+        return True
+
+    async def _step(self, conn: psycopg.AsyncConnection[Any], step: str) -> list[SweepStep]:
         steps = await execute_async(conn, fleet.sweep(step))
         if self._meter is not None:
             for done in steps:
