@@ -10,14 +10,14 @@ from postrow.drivers.psycopg3 import execute_async
 from postrow.ops import claims
 from postrow.worker.acker import Acker
 from postrow.worker.connections import Database, Weather
-from postrow.worker.slots import DONE, Slot, Slots
+from postrow.worker.slots import DONE, Outcome, Slot, Slots
 
 
 @pytest.fixture
 def acknowledge(db):
-    """Writes DONE for claims that `claimed` makes on a connection, all in one batch; the acker's counts."""
+    """Writes an outcome, DONE, for claims that `claimed` makes on a connection, all in one batch; the counts."""
 
-    def acknowledge(consumer, claimed):
+    def acknowledge(consumer, claimed, outcome=DONE):
         async def main():
             database = Database(db.dsn)
             slots = Slots()
@@ -27,7 +27,7 @@ def acknowledge(db):
             held = [Slot(row, token, consumer, 0.0) for row, token in rows]
             slots.add(held)
             for slot in held:
-                slot.ended, slot.outcome = True, DONE
+                slot.ended, slot.outcome = True, outcome
                 acker.put(slot)
             acker.close()
             await asyncio.wait_for(acker.run(), 20)
@@ -69,6 +69,21 @@ def test_a_message_that_this_worker_claimed_again_is_lost_once_and_done_once(db,
     counts = acknowledge(consumer, claimed)
     assert (counts["done"], counts["lost"]) == (3, 1)
     assert all(db.history(id_) for id_ in ids)
+
+
+def test_failures_beside_a_message_that_was_claimed_twice_keep_their_time_to_try_again(db, acknowledge, consumer):
+    for _ in range(2):
+        db.put()
+    old, new = uuid4(), uuid4()
+
+    async def claimed(conn):
+        first = await claim(conn, old)
+        await execute_async(conn, claims.release_claim(old, "q"))
+        return [*first[:1], *await claim(conn, new)]
+
+    counts = acknowledge(consumer, claimed, Outcome("fail", "not yet", retry_after=timedelta(hours=1)))
+    assert (counts["fail"], counts["lost"]) == (2, 1)
+    assert db.value("select bool_and(available_at > postrow.clock() + interval '50 min') from postrow.message")
 
 
 def test_a_batch_of_which_some_have_moved_and_some_are_anothers(db, acknowledge, consumer):

@@ -11,7 +11,11 @@ import pytest
 
 import postrow
 from postrow import App
+from postrow.drivers.psycopg3 import execute_async
+from postrow.ops import claims
+from postrow.ops.fleet import clock as clock_op
 from postrow.worker import heartbeat as heartbeat_module
+from postrow.worker.connections import Database, Weather
 from postrow.worker.slots import Slot, Slots
 
 pytestmark = pytest.mark.slow  # each waits for real time to pass
@@ -328,3 +332,57 @@ def test_a_retry_signal_after_a_lost_lease_changes_nothing(app, db, start, wait_
     may_end.set()
     wait_for(lambda: lines("the outcome (fail)"))
     assert (db.message(id_).attempt, db.message(id_).failures) == (1, None)
+
+
+def test_of_two_claims_of_one_message_the_last_is_renewed_and_the_first_is_lost(app, db):
+    """The first lease ended unnoticed, and the same worker claimed again: an extend of both is refused as a whole."""
+
+    @app.queue("q").consumer(lease=30)
+    async def handle(_message):
+        pass
+
+    (consumer,) = app.consumers.values()
+    for _ in range(2):
+        db.put()
+
+    async def main():
+        database, slots, lost = Database(db.dsn), Slots(), []
+        heartbeat = heartbeat_module.Heartbeat(
+            database,
+            slots,
+            Weather(),
+            lost=lost.append,
+            beat=clock_op,
+            farewell=clock_op(),
+            shortest=timedelta(seconds=30),
+        )
+        async with await database.connect("test") as conn:
+            claims_of = [uuid4(), uuid4()]
+            rows = []
+            for token in claims_of:
+                await execute_async(conn, claims.release_claim(claims_of[0], "q"))
+                op = claims.claim_lanes(
+                    "q",
+                    [("default", 0, None)],
+                    per_lane=2,
+                    limit=2,
+                    lease=None,
+                    worker="w",
+                    token=token,
+                    max_bytes=None,
+                )
+                rows.append([(row, token) for row in (await execute_async(conn, op)).messages])
+        now = time.monotonic()
+        first = Slot(*rows[0][0], consumer, now - 25)
+        second = [Slot(row, token, consumer, now - 20) for row, token in rows[1]]
+        slots.add([first, *second])
+        heartbeat.start()
+        while not all(slot.renewed > now for slot in second):  # noqa: ASYNC110  # a thread does it
+            await asyncio.sleep(0.01)
+        heartbeat.stop()
+        while heartbeat.alive:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert lost == [first]
+        assert first.gone
+
+    asyncio.run(asyncio.wait_for(main(), 20))

@@ -170,13 +170,13 @@ class Acker:
         """One outcome of a batch was refused, such as a snooze until the year 5000: the others must not suffer."""
         for slot in group:
             assert slot.outcome is not None
-            if slot.outcome.verdict != "fail" and len(group) > 1:
+            if len(group) > 1:
                 await self._write(conn, [slot])
                 continue
             if slot.outcome.verdict != "fail":
                 text = clean_text(f"the outcome could not be written: {error}", limit=800)
                 slot.outcome = Outcome("fail", text, type(error).__name__)
-            # a failure without its own time to try again, the only thing in it that can be refused
+            # alone, a failure without its own time to try again has nothing that can be refused
             answers = await execute_async(conn, _op("fail", [slot], plain=True))
             self._answered(slot, answers.get((slot.tenant, slot.id), "unknown"))
 

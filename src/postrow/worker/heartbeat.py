@@ -9,7 +9,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
@@ -96,11 +96,10 @@ class Heartbeat:
             self._refuse_requests()
         return future
 
-    def stop(self, *, timeout: float) -> None:
-        """End, after the worker's farewell if the database is there. Blocks for `timeout` seconds at most."""
+    def stop(self) -> None:
+        """Let it end soon, after the worker's farewell if the database is there. `alive` says when it has."""
         self._stopping.set()
         self._requests.put(None)
-        self._thread.join(timeout)
 
     def _run(self) -> None:
         backoff = Backoff(cap=5.0)
@@ -127,7 +126,7 @@ class Heartbeat:
         while not self._stopping.is_set():
             self._watch_loop()
             self._grant_wishes(conn)
-            for lease, due in _by_lease(self._slots.due()):
+            for lease, due in _by_lease(self._newest(self._slots.due())):
                 for start in range(0, len(due), CHUNK):
                     self._renew(conn, due[start : start + CHUNK], lease)
             if time.monotonic() >= (self._next_beat if len(self._slots) else self._next_idle_beat):
@@ -138,6 +137,21 @@ class Heartbeat:
                 backoff.reset()
             self._serve_requests(conn)
         execute(conn, self._farewell)
+
+    def _newest(self, due: Iterable[Slot]) -> list[Slot]:
+        """Of each message the last claim. One before it, of which this worker has not heard that it is lost, is."""
+        newest: dict[claims.Key, Slot] = {}
+        for slot in due:
+            key = (slot.tenant, slot.id)
+            other = newest.setdefault(key, slot)
+            if other is not slot:
+                older, newest[key] = sorted((other, slot), key=lambda slot: slot.sent)
+                self._lose(older)
+        return list(newest.values())
+
+    def _lose(self, slot: Slot) -> None:
+        slot.gone = True
+        self._loop.call_soon_threadsafe(self._lost, slot)
 
     def _renew(
         self, conn: psycopg.Connection[Any], due: Sequence[Slot], lease: timedelta
@@ -150,8 +164,7 @@ class Heartbeat:
             if answer == "accepted":
                 slot.renewed = sent
             elif answer == "stale" and slot in self._slots and slot.outcome is None:
-                slot.gone = True
-                self._loop.call_soon_threadsafe(self._lost, slot)
+                self._lose(slot)
             elif answer == "unknown":
                 slot.gone = True  # settled: by our own acker just now, or by the handler itself, which goes on
             # busy: its own transaction decides about it; the next look asks again
