@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 import postrow
 from postrow import migrate
-from postrow.drivers import sender
+from postrow.drivers import connecting, sender
 from postrow.errors import BadArgumentError, BadNameError, DatabaseUnreachableError, IdTakenError, PayloadError
 from postrow.ops import produce
 
@@ -121,6 +121,13 @@ def test_the_applications_name_in_the_dsn_is_kept(committed):
     with psycopg.connect(committed) as conn:
         found = conn.execute("select enqueued_by from postrow.message where id = %s", [sent.id]).fetchone()
     assert found == ("postrow@web",)
+
+
+def test_a_peer_that_vanished_is_noticed_by_a_sender_as_by_a_worker(committed):
+    given = psycopg.conninfo.make_conninfo(committed, keepalives_idle=77)
+    with connecting.connect(given, name="test") as conn:
+        settings = conn.info.get_parameters()
+    assert (settings["tcp_user_timeout"], settings["keepalives_idle"]) == ("30000", "77")
 
 
 def test_many_threads_send_through_one_connection(app, stored, sender_pids):

@@ -169,6 +169,22 @@ def test_a_retry_after_a_thousand_years_keeps_the_failure_and_follows_the_policy
         assert message.available_at - datetime.now(UTC) < timedelta(hours=2)
 
 
+def test_any_text_comes_and_goes_whatever_encoding_the_environment_asks_for(consume, db, start, wait_for, monkeypatch):
+    monkeypatch.setenv("PGCLIENTENCODING", "latin1")
+    seen = []
+
+    def fail(message):
+        seen.append(message.payload)
+        raise ValueError("a → b")
+
+    consume(fail, max_attempts=1)
+    id_ = db.put(payload="→")
+    start()
+    wait_for(lambda: db.dead(id_))
+    assert seen == ["→"]
+    assert db.dead(id_).failures[-1]["message"] == "a → b"
+
+
 def test_bury_makes_a_dead_letter_at_once(consume, db, start, wait_for):
     def bury(_message):
         raise postrow.Bury("card closed")

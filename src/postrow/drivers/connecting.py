@@ -5,13 +5,33 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from postrow.dsn import plain
 from postrow.errors import DatabaseUnreachableError
 
 REFUSED = "unsupported startup parameter"  # PgBouncer's words, before the parameter's name
+# a peer that vanished without a word is noticed within half a minute, not after the kernel's two hours
+KEEPALIVE = {
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
 HINT = "Check that the server runs and that the DSN is right, then try again."
+
+
+def conninfo(dsn: str, **defaults: str) -> str:
+    """The DSN with keep-alive settings, and these defaults, where it has none of its own.
+
+    Always in UTF-8, whatever the environment or the role says: messages have any text in them.
+
+    Raises:
+        psycopg.ProgrammingError: it cannot be read.
+    """
+    settings: dict[str, Any] = {**KEEPALIVE, **defaults, **conninfo_to_dict(plain(dsn)), "client_encoding": "UTF8"}
+    return make_conninfo(**settings)
 
 
 def connect(dsn: str, *, name: str) -> psycopg.Connection[Any]:
@@ -23,9 +43,8 @@ def connect(dsn: str, *, name: str) -> psycopg.Connection[Any]:
     Raises:
         DatabaseUnreachableError: with the reason, without the password.
     """
-    dsn = plain(dsn)
     try:
-        return psycopg.connect(dsn, autocommit=True, prepare_threshold=None, fallback_application_name=name)
+        return psycopg.connect(conninfo(dsn), autocommit=True, prepare_threshold=None, fallback_application_name=name)
     except psycopg.Error as error:
         reason = unreachable(dsn, error)
     raise reason  # outside of the handler: the driver's own error may show the DSN
@@ -33,10 +52,9 @@ def connect(dsn: str, *, name: str) -> psycopg.Connection[Any]:
 
 async def connect_async(dsn: str, *, name: str) -> psycopg.AsyncConnection[Any]:
     """`connect`, for an event loop."""
-    dsn = plain(dsn)
     try:
         return await psycopg.AsyncConnection.connect(
-            dsn, autocommit=True, prepare_threshold=None, fallback_application_name=name
+            conninfo(dsn), autocommit=True, prepare_threshold=None, fallback_application_name=name
         )
     except psycopg.Error as error:
         reason = unreachable(dsn, error)
@@ -50,7 +68,7 @@ def unreachable(dsn: str, error: psycopg.Error) -> DatabaseUnreachableError:
     words of the driver's.
     """
     try:
-        parts = conninfo_to_dict(dsn)
+        parts = conninfo_to_dict(plain(dsn))
     except psycopg.Error:
         parts = None
     if parts is None or any("@" in str(parts.get(key, "")) for key in ("host", "hostaddr", "port", "dbname")):

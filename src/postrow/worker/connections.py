@@ -11,25 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from postrow.drivers import pooling
-from postrow.drivers.connecting import refused_setting
+from postrow.drivers import connecting, pooling
 from postrow.drivers.psycopg3 import execute_async
-from postrow.dsn import plain, read
+from postrow.dsn import read
 from postrow.errors import PostrowError, WorkerError
 from postrow.ops import doctor
 
 log = logging.getLogger("postrow.worker")
 
-# a peer that vanished without a word is noticed within half a minute, not after the kernel's two hours
-KEEPALIVE = {
-    "connect_timeout": "10",
-    "keepalives_idle": "10",
-    "keepalives_interval": "5",
-    "keepalives_count": "3",
-    "tcp_user_timeout": "30000",
-}
 # a claim in a stricter level fails under contention
 ISOLATION = "set default_transaction_isolation = 'read committed'"
 SESSION = "select pg_backend_pid(), current_setting('default_transaction_isolation')"
@@ -42,10 +32,13 @@ DATABASE_ERRORS = (psycopg.Error, PostrowError, OSError)
 
 
 def conninfo(dsn: str, part: str) -> str:
-    """The DSN with a worker's keep-alive settings where it has none of its own, and a name for pg_stat_activity."""
-    given = conninfo_to_dict(plain(dsn))
-    settings: dict[str, Any] = {"application_name": f"postrow {part}", **KEEPALIVE, **given}
-    return make_conninfo(**settings)
+    """The DSN of a worker's connection, with a name for pg_stat_activity where it has none of its own."""
+    return connecting.conninfo(dsn, application_name=f"postrow {part}")
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says first, for a line of the log."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 @dataclass(slots=True)
@@ -150,7 +143,7 @@ def _session(row: tuple[Any, ...] | None) -> tuple[int, str]:
 
 
 def _check_startup(error: psycopg.Error) -> None:
-    hint = refused_setting(error)
+    hint = connecting.refused_setting(error)
     if hint is not None:
         raise WorkerError(f"the pooler before the database refuses the DSN: {error}".strip(), hint=hint) from error
 
@@ -195,7 +188,7 @@ class Weather:
         """A part could not reach the database."""
         now = time.monotonic()
         first = not self.down
-        text = (str(error).strip() or type(error).__name__).splitlines()[0]
+        text = one_line(error)
         self.down[part] = text
         if first:
             self.since = now
