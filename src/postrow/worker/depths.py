@@ -6,10 +6,12 @@ import logging
 import threading
 import time
 
+import psycopg
+
 from postrow.drivers.psycopg3 import execute
 from postrow.models import QueueDepth
 from postrow.ops import look
-from postrow.worker.connections import DATABASE_ERRORS, Database
+from postrow.worker.connections import DATABASE_ERRORS, Database, one_line
 
 log = logging.getLogger("postrow.worker")
 
@@ -17,7 +19,7 @@ EVERY = 5.0  # seconds between looks at least ...
 SHARE = 20  # ... and so many times what the last one took, for each worker: together a twentieth of one session's time
 PATIENCE = 1.0  # seconds that a reader waits for a new look, before it gets the old one
 LIMIT = "20s"  # for one look: with very many messages, better no figures than a query without an end
-TOO_OLD = 60.0  # seconds after which figures are left out; or three times the pause, if that is longer
+TOO_OLD = 60.0  # seconds after which figures are left out; or three times the pause after them, if that is longer
 
 
 class Depths:
@@ -32,7 +34,7 @@ class Depths:
         self._looked = threading.Event()  # the look under way has ended
         self._looked.set()
         self._next_at = float("-inf")
-        self._pause = EVERY
+        self._too_old = TOO_OLD
         self._found: list[QueueDepth] = []
         self._found_at = float("-inf")
         self._failed = False
@@ -45,22 +47,27 @@ class Depths:
         with self._lock:
             if self._looked.is_set() and time.monotonic() >= self._next_at:
                 self._looked.clear()
-                threading.Thread(target=self._look, name="postrow-depths", daemon=True).start()
+                try:
+                    threading.Thread(target=self._look, name="postrow-depths", daemon=True).start()
+                except RuntimeError:  # the process may have no more threads
+                    self._looked.set()
         self._looked.wait(PATIENCE)
         with self._lock:
             age = time.monotonic() - self._found_at
-            return (self._found, age) if age < max(TOO_OLD, 3 * self._pause) else None
+            return (self._found, age) if age < self._too_old else None
 
     def _look(self) -> None:
         began = time.monotonic()
         found = None
+        asked = True  # the database has worked for it
         try:
             with self._database.connect_sync("metrics") as conn, conn.transaction():
                 conn.execute(f"set local statement_timeout = '{LIMIT}'")
                 found = execute(conn, look.depths())
         except DATABASE_ERRORS as error:
+            asked = isinstance(error, psycopg.errors.QueryCanceled)
             if not self._failed:
-                log.warning("no depths for /metrics: %s", (str(error).strip() or type(error).__name__).splitlines()[0])
+                log.warning("no depths for /metrics: %s", one_line(error))
         except Exception:
             log.exception("the look at depths for /metrics failed")
         finally:
@@ -70,6 +77,7 @@ class Depths:
                 if found is not None:
                     self._found, self._found_at = found, now
                 fleet = max((depth.workers for depth in self._found), default=1)
-                self._pause = max(EVERY, SHARE * (now - began) * max(1, fleet))
-                self._next_at = now + self._pause
+                pause = max(EVERY, SHARE * (now - began) * max(1, fleet)) if asked else EVERY
+                self._too_old = TOO_OLD if found is None else max(TOO_OLD, 3 * pause)
+                self._next_at = now + pause
                 self._looked.set()
