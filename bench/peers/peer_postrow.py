@@ -43,7 +43,7 @@ class Postrow(Adapter):
     package = "postrow"
     settings = (
         "consumer(concurrency=1000); history on, acknowledgements fenced, as always; producers: the SQL function "
-        f"postrow.enqueue over asyncpg{' and uvloop' if uvloop else ''}, enqueue_many over psycopg"
+        f"postrow.enqueue over asyncpg, enqueue_many over psycopg{'; all on uvloop' if uvloop else ''}"
     )
     unfinished = "select count(*) from postrow.message"
 

@@ -80,6 +80,13 @@ def main(dsn, handler, **options):
                 except asyncio.CancelledError:
                     pass
 
+    elif handler == "to_thread":
+
+        @queue.consumer(name="handler", **consumer)
+        async def wait_in_thread(message):
+            note(app, message, "start")
+            await asyncio.to_thread(wait_sync)
+
     elif handler == "nothing":
 
         @queue.consumer(name="handler", **consumer)

@@ -327,3 +327,42 @@ def test_the_database_claims_while_handlers_run(app, db, start, wait_for):
     db.put_many(range(1000))
     start(transport="poll")  # which owes no look after a tap: in one that comes between, the handler has its turn
     wait_for(lambda: db.done() == 1000)
+
+
+class NoThread(threading.Thread):
+    """Those of handlers cannot be started, but for the first `there` of them."""
+
+    there = 0
+
+    def start(self):
+        name, _, number = self.name.rpartition("-")
+        if name == "postrow-handler" and int(number) >= self.there:
+            raise RuntimeError("can't start new thread")
+        super().start()
+
+
+def test_sync_handlers_wait_for_the_threads_that_there_are(app, db, start, wait_for, monkeypatch):
+    monkeypatch.setattr(threading, "Thread", NoThread)
+    monkeypatch.setattr(NoThread, "there", 1)
+
+    @app.queue("q").consumer(concurrency=5)
+    def handle(_message):
+        pass
+
+    db.put_many(range(5))
+    start()
+    wait_for(lambda: db.done() == 5)
+
+
+def test_without_any_thread_a_sync_handlers_messages_fail(app, db, start, wait_for, monkeypatch):
+    monkeypatch.setattr(threading, "Thread", NoThread)
+
+    @app.queue("q").consumer(concurrency=5, max_attempts=1)
+    def handle(_message):
+        pass
+
+    id_ = db.put()
+    running = start()
+    wait_for(lambda: db.dead(id_))
+    assert db.dead(id_).failures[-1]["message"] == "can't start new thread"
+    running.stop()

@@ -98,7 +98,7 @@ def test_a_signal_lets_running_handlers_finish_and_exits_with_0(db, run, wait_fo
     assert "Traceback" not in worker.said
 
 
-@pytest.mark.parametrize("handler", ["async", "sync", "stubborn"])
+@pytest.mark.parametrize("handler", ["async", "sync", "stubborn", "to_thread"])
 def test_after_the_grace_the_process_ends_and_another_starts_the_message_at_once(db, run, wait_for, handler):
     id_ = db.put()
     worker = run(handler, seconds=600, lease=600, grace=0.3)
@@ -112,6 +112,18 @@ def test_after_the_grace_the_process_ends_and_another_starts_the_message_at_once
     run("sync")
     wait_for(lambda: db.history(id_))
     assert db.history(id_).attempt == 1
+
+
+def test_handlers_that_have_taken_all_threads_do_not_hold_up_the_end(db, run, wait_for):
+    number = 40  # over what asyncio.to_thread has
+    db.put_many(range(number))
+    worker = run("to_thread", seconds=600, lease=600, grace=0.3, slots=number)
+    wait_for(lambda: events(db) == number)
+    worker.signal()
+    code, seconds = worker.wait()
+    assert code == 0
+    assert seconds < 8
+    assert db.value("select count(*) from postrow.message where claim_token is null") == number
 
 
 @pytest.mark.parametrize("handler", ["async", "blocking"])

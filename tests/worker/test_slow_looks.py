@@ -121,3 +121,35 @@ def test_a_worker_stops_while_a_discovery_runs_beside(everything_slow, db, monke
     wait_for(lambda: "beside" in seen)
     worker.stop()
     assert not db.backends("look back")
+
+
+def test_of_many_queues_only_some_are_discovered_beside_at_one_time(
+    app, everything_slow, db, monkeypatch, start, wait_for
+):
+    """Each is on a connection of its own."""
+    execute, beside, handled = claimer.execute_async, [], []
+    monkeypatch.setattr(claimer, "LOOKS_BACK", 2)
+
+    async def forever(conn, op, **options):
+        if not conn.info.parameter_status("application_name").endswith("look back"):
+            return await execute(conn, op, **options)
+        beside.append(op.params[0])
+        return await asyncio.Event().wait()
+
+    monkeypatch.setattr(claimer, "execute_async", forever)
+    names = [f"many{n}" for n in range(5)]
+    for name in names:
+
+        @app.queue(name).consumer(name=name)
+        async def handle(message):
+            handled.append(message.queue)
+
+    start()
+    for turn in range(1, 4):  # each is known after the first, and wants a look
+        for name in names:
+            db.put(name)
+        wait_for(lambda turn=turn: all(handled.count(name) == turn for name in names))
+    wait_for(lambda: len(beside) == 2)
+    db.put(names[0])
+    wait_for(lambda: handled.count(names[0]) == 4)
+    assert len(beside) == 2

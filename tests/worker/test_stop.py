@@ -117,6 +117,44 @@ async def test_serve_runs_in_a_loop_of_the_callers_and_leaves_no_task(app, db, w
         id_ = db.put()
 
 
+async def test_a_serve_that_is_cancelled_gives_back_what_runs_and_leaves_no_task(app, db, wait_for):
+    from postrow.worker import Worker
+
+    inside = threading.Event()
+
+    @app.queue("q").consumer(lease=600)
+    async def handle(_message):
+        inside.set()
+        await asyncio.sleep(600)
+
+    id_ = db.put()
+    task = asyncio.create_task(Worker(app).serve())
+    await asyncio.to_thread(wait_for, inside.is_set)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert (db.message(id_).claim_token, db.message(id_).attempt) == (None, 0)
+
+
+async def test_a_serve_that_is_cancelled_while_it_waits_for_its_database_leaves_no_task(wait_for, lines):
+    from postrow import App
+    from postrow.worker import Worker
+
+    app = App("postgresql://127.0.0.1:1/nowhere")
+
+    @app.queue("q").consumer()
+    async def handle(_message):
+        pass
+
+    task = asyncio.create_task(Worker(app).serve())
+    await asyncio.to_thread(wait_for, lambda: lines("database trouble in start"))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 @pytest.mark.session("it looks for the sessions of a worker's parts")
 def test_running_handlers_may_finish_and_nothing_more_is_claimed(app, db, start, wait_for, until):
     inside, may_end, seen = threading.Semaphore(0), threading.Event(), []

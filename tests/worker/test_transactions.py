@@ -305,8 +305,16 @@ def test_a_block_that_is_ended_by_rollback_settles_nothing_and_the_handlers_retu
 @pytest.mark.parametrize("kind", ["async", "sync"])
 def test_what_one_handler_sets_is_none_of_the_next_ones(app, db, start, wait_for, kind):
     seen = []
-    changes = ("set app.tenant = 'acme'", "set search_path = ''", "create temporary table own (n int)")
-    look = "select current_setting('app.tenant', true), current_setting('search_path'), to_regclass('pg_temp.own')"
+    changes = (
+        *("set app.tenant = 'acme'", "set search_path = ''", "create temporary table own (n int)"),
+        *("select pg_advisory_lock(42)", "declare kept cursor with hold for select 1", "listen here"),
+    )
+    look = """
+        select current_setting('app.tenant', true), current_setting('search_path'), coalesce(
+            to_regclass('pg_temp.own')::text, (select name from pg_cursors where name = 'kept'),
+            (select string_agg(c, ' ') from pg_listening_channels() c),
+            (select string_agg(objid::text, ' ') from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()))
+    """
 
     def told(tx, row):
         seen.append((row, tx.row_factory is dict_row))

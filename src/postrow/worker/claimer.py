@@ -36,6 +36,7 @@ IDLE_AFTER = 60.0  # seconds without work, after which the poll interval is five
 # times the messages that the worker handles at once, and 2,000: outcomes that wait to be written before it claims no
 # more, and messages that wait for others of their groups before it claims one by one
 UNWRITTEN = 4
+LOOKS_BACK = 4  # discoveries from the beginnings at one time, each on a connection of its own
 
 
 class Feed:
@@ -272,7 +273,7 @@ class Claimer:
             if slot.claimed.target is not None:
                 self._hand_over(slot)
         started = slots if self._stopping else runs(slots)
-        self._tell(consumer, len(slots), started, sent=sent, tapped_at=tapped_at)
+        self._tell(consumer, len(slots), [] if self._stopping else started, sent=sent, tapped_at=tapped_at)
         if self._stopping:
             for slot in started:
                 self._refused(slot)
@@ -288,7 +289,7 @@ class Claimer:
             kept_back = await execute_async(conn, taps.kept_back(feed.consumer.queue.name))
             feed.second_look.looks(kept_back=kept_back)
             lanes.look_again(whole=False)
-        if lanes.wants_look_back:
+        if lanes.wants_look_back and len(self._looks_back) < LOOKS_BACK:
             look = asyncio.create_task(self._look_back(feed))
             self._looks_back.add(look)
             look.add_done_callback(self._looks_back.discard)

@@ -124,8 +124,11 @@ class Executor:
         self.total += 1
         if consumer.is_async:
             self._tasks.submit(unit)
-        else:
+            return
+        try:
             self._threads.submit(functools.partial(self._run_in_thread, unit))
+        except RuntimeError as error:  # the process may have no thread
+            self._end_all([(slot, failure(error)) for slot in (unit.slots if isinstance(unit, Call) else [unit])])
 
     def lost(self, slot: Slot) -> None:
         """Another has the message: stop its handler if that can be, and report nothing."""

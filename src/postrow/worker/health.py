@@ -41,6 +41,7 @@ class HealthServer:
         class Pages(BaseHTTPRequestHandler):
             server_version = "postrow"
             sys_version = ""
+            timeout = 10.0  # seconds for a silent client: each has a thread
 
             def do_GET(self) -> None:  # the name that http.server calls
                 path = self.path.partition("?")[0]

@@ -1,4 +1,4 @@
-"""Threads for sync handlers. They are daemons: a handler that never ends must not keep the process from ending."""
+"""Threads for handlers. They are daemons: a handler that never ends must not keep the process from ending."""
 
 from __future__ import annotations
 
@@ -15,19 +15,30 @@ class Threads:
     The standard library's pool would do, but at the interpreter's end it waits for what runs, for ever if need be.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, *, name: str = "postrow-handler") -> None:
         self._most = most
+        self._name = name
         self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
 
     def submit(self, work: Work) -> None:
-        """Run `work`, which must not raise, on one of the threads. From one thread only."""
-        self._work.put(work)
+        """Run `work`, which must not raise, on one of the threads. From one thread only.
+
+        Raises:
+            RuntimeError: there is no thread, and none can be started.
+        """
         if not self._idle.acquire(blocking=False) and len(self._threads) < self._most:
-            thread = threading.Thread(target=self._run, name=f"postrow-handler-{len(self._threads)}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                if not self._threads:
+                    raise
+                # it waits for one of those that there are
+            else:
+                self._threads.append(thread)
+        self._work.put(work)
 
     def close(self) -> None:
         """Let each thread end when its work is done. Waits for none."""

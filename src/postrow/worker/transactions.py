@@ -18,6 +18,7 @@ from postrow.errors import BadArgumentError
 from postrow.models import Message
 from postrow.ops import claims
 from postrow.worker.connections import Database, conninfo
+from postrow.worker.loops import in_daemon_thread
 from postrow.worker.slots import Slot
 
 OPEN_AT_ONCE = 10
@@ -29,7 +30,9 @@ CLOSING = 2.0  # seconds for a pool's own tasks to end; connections in use are c
 # What one handler set on its connection, and in its session, is none of the next one's. Not `discard all`: it would
 # take away statements that psycopg believes to be prepared. Where sessions are shared it is not run: it would meet
 # another's, and none of a transaction's own settings outlive it.
-_RESET: LiteralString = "reset all; reset session authorization; discard temp"
+_RESET: LiteralString = (
+    "reset all; reset session authorization; discard temp; close all; unlisten *; select pg_advisory_unlock_all()"
+)
 
 
 class Transactions:
@@ -81,7 +84,8 @@ class Transactions:
         if self._async is not None:
             await self._async.close(timeout=CLOSING)
         if self._sync is not None:
-            await asyncio.to_thread(self._sync.close, timeout=CLOSING)
+            pool = self._sync
+            await in_daemon_thread(lambda: pool.close(timeout=CLOSING), 2 * CLOSING)
 
     def _pool(self) -> ConnectionPool[psycopg.Connection[Any]]:
         with self._lock:

@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -29,6 +29,7 @@ from postrow.worker.executor import Executor
 from postrow.worker.health import Health, HealthServer
 from postrow.worker.heartbeat import Heartbeat
 from postrow.worker.listener import Listener
+from postrow.worker.loops import run, until
 from postrow.worker.metrics import State
 from postrow.worker.outcomes import RELEASED
 from postrow.worker.registry import present_version, registrations, say_wiring
@@ -45,6 +46,7 @@ log = logging.getLogger("postrow.worker")
 
 STOP_BOUND = 10.0  # seconds for the last outcomes to be written, beyond the grace
 CANCEL_BOUND = 2.0  # seconds for cancelled handlers, and cancelled parts, to clean up
+FAREWELL_BOUND = 5.0  # seconds for the heartbeat to say that the worker has gone
 BUSY_BOUND = 2.0  # of them for outcomes of messages that others have locked
 STUCK = 60.0  # seconds without a turn of the event loop, after which the process is not live
 
@@ -134,6 +136,9 @@ class Worker:
     def run(self) -> int:
         """Work until SIGTERM, SIGINT or `stop`; blocks. In the main thread a second signal ends the process at once.
 
+        Its event loop is uvloop's where that is installed (`pip install 'postrow[uvloop]'`), else asyncio's. `serve` is
+        for loops of another kind.
+
         Returns:
             0 when it was stopped; also when handlers had to be released after the grace.
 
@@ -141,15 +146,7 @@ class Worker:
             SchemaMismatchError: the database's schema does not fit; the message names the command to run.
             ConsumerConflictError: another handler is registered for one of the queues.
         """
-        loop = asyncio.new_event_loop()
-        try:
-            return loop.run_until_complete(self.serve())
-        finally:
-            # as asyncio.run does, except that a handler which does not let itself be cancelled is not waited for
-            loop.run_until_complete(_end_tasks())
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(loop.shutdown_default_executor())
-            loop.close()
+        return run(self.serve())
 
     def stop(self) -> None:
         """Stop gracefully, as SIGTERM does; from any thread, and before `run` too."""
@@ -160,7 +157,7 @@ class Worker:
                 loop.call_soon_threadsafe(stop.set)
 
     async def serve(self) -> int:
-        """`run`, inside an event loop of the caller's."""
+        """`run`, inside an event loop of the caller's. Cancelled, it stops as `stop` does with a grace of 0."""
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         if self._stop_early.is_set():
@@ -213,14 +210,17 @@ class Worker:
         assert self._stop is not None
         task = asyncio.create_task(work)
         stopped = asyncio.create_task(self._stop.wait())
-        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            stopped.cancel()
+        try:
+            await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                return False
             await task
             return True
-        task.cancel()
-        await asyncio.wait({task}, timeout=CANCEL_BOUND)
-        return False
+        finally:
+            stopped.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task}, timeout=CANCEL_BOUND)
 
     async def _register(self, database: Database, weather: Weather) -> None:
         """Check the schema and register the handlers, as soon as the database is there."""
@@ -268,12 +268,16 @@ class Worker:
         say_wiring(self._app, self.consumers, worker=self.name)
         try:
             await self._stop.wait()
-            await self._wind_down(parts)
+            await self._wind_down(parts, self._grace)
+        except asyncio.CancelledError:  # by who awaits `serve`: what runs is given back
+            await self._wind_down(parts, 0.0)
+            raise
         finally:
             await parts.supervisor.end(*parts.supervisor.tasks, timeout=CANCEL_BOUND)
             parts.executor.close()
             await parts.transactions.close()
-            await asyncio.to_thread(parts.heartbeat.stop, timeout=5.0)
+            parts.heartbeat.stop()
+            await until(lambda: not parts.heartbeat.alive, FAREWELL_BOUND)
             self._parts = None
         log.info("stopped: %s", ", ".join(f"{count} {word}" for word, count in parts.acker.counts.items()))
 
@@ -332,29 +336,29 @@ class Worker:
         )
         return _Parts(slots, executor, acker, claimer, heartbeat, Supervisor(weather), transactions)
 
-    async def _wind_down(self, parts: _Parts) -> None:
+    async def _wind_down(self, parts: _Parts, grace: float) -> None:
         """Claim no more, let handlers finish, release the rest, write all outcomes. The heartbeat goes on meanwhile."""
         executor, acker, supervisor = parts.executor, parts.acker, parts.supervisor
         parts.claimer.stop()
         executor.stop()
-        await _until(lambda: not parts.claimer.claiming, CANCEL_BOUND)
+        await until(lambda: not parts.claimer.claiming, CANCEL_BOUND)
         await supervisor.end("claimer", "listener", timeout=CANCEL_BOUND)
         with contextlib.suppress(*DATABASE_ERRORS, TimeoutError):
             async with asyncio.timeout(CANCEL_BOUND):
                 await parts.claimer.give_back()
-        await _until(lambda: executor.total == 0, self._grace)
+        await until(lambda: executor.total == 0, grace)
         left = [slot for slot in parts.slots.all() if not slot.ended and slot.outcome is None]
         if left:
             log.warning("%s handlers did not finish within the grace: their messages are released", len(left))
             for slot in left:
                 executor.release(slot)
-            await _until(lambda: executor.total == 0, CANCEL_BOUND)
+            await until(lambda: executor.total == 0, CANCEL_BOUND)
             for slot in left:
                 executor.abandon(slot)
         acker.close()
-        await _until(lambda: acker.pending == acker.pending_busy, STOP_BOUND)
+        await until(lambda: acker.pending == acker.pending_busy, STOP_BOUND)
         if acker.pending == acker.pending_busy:
-            await _until(lambda: acker.pending == 0, BUSY_BOUND)
+            await until(lambda: acker.pending == 0, BUSY_BOUND)
         if acker.pending:
             log.error("%s outcomes could not be written: these messages come back when their leases end", acker.pending)
 
@@ -417,22 +421,6 @@ def _consumers(app: App, queues: Sequence[str] | None) -> list[Consumer]:
             )
     wanted = {*queues, *(f"{name}:dead" for name in queues)}  # with the handlers of their dead letters
     return [consumer for (name, _), consumer in app.consumers.items() if name in wanted]
-
-
-async def _end_tasks() -> None:
-    """Cancel what is left in this loop; what does not end then is left behind."""
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
-        task.cancel()
-    if left:
-        await asyncio.wait(left, timeout=CANCEL_BOUND)
-
-
-async def _until(condition: Callable[[], bool], bound: float) -> None:
-    """Wait until a condition holds, looking a hundred times a second, `bound` seconds at most."""
-    end = asyncio.get_running_loop().time() + bound
-    while not condition() and asyncio.get_running_loop().time() < end:  # noqa: ASYNC110  # counters, not an event
-        await asyncio.sleep(0.01)
 
 
 def _plain(host: str) -> str:
