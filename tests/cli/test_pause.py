@@ -62,6 +62,24 @@ def test_purge_asks_where_no_number_is_given(run, db, monkeypatch, answer, code,
     assert found.err.startswith("This deletes 2 messages of queue emails. Type the number: ")
 
 
+def test_purge_deletes_no_more_than_was_confirmed_while_others_enqueue(run, db, monkeypatch):
+    from postrow.cli import pause
+
+    for _ in range(5):
+        db.enqueue()
+    monkeypatch.setattr(pause, "PURGED_AT_ONCE", 2)
+    original = pause.execute
+
+    def execute(conn, op):
+        if "postrow.purge(" in op.sql:
+            db.enqueue()
+        return original(conn, op)
+
+    monkeypatch.setattr(pause, "execute", execute)
+    assert run("purge", "emails", "--count", "5").out == "5 messages of queue emails deleted\n"
+    assert db.value("select count(*) from postrow.message") == 3
+
+
 def test_purge_without_a_terminal_and_a_number_deletes_nothing(run, db, monkeypatch):
     db.rows("select id from postrow.enqueue('emails', '1')")
     monkeypatch.setattr("sys.stdin", io.StringIO(""))

@@ -15,6 +15,8 @@ from postrow.drivers.psycopg3 import execute
 from postrow.errors import BadArgumentError, NotFoundError
 from postrow.ops import pauses
 
+PURGED_AT_ONCE = 10_000  # messages that one transaction deletes
+
 Tenant = Annotated[str | None, typer.Option("--tenant", metavar="TENANT", help="Of this tenant only.")]
 
 
@@ -78,7 +80,10 @@ def purge(
             return
         _confirm(queue, tenant, found, count)
         done = 0
-        while (some := execute(conn, pauses.purge(queue, tenant=tenant))) > 0:
+        while done < found:  # no more than was confirmed: others may go on enqueuing
+            some = execute(conn, pauses.purge(queue, tenant=tenant, limit=min(PURGED_AT_ONCE, found - done)))
+            if some == 0:
+                break
             done += some
     say(f"{plural(done, 'message')} of {_what(queue, tenant)} deleted")
 

@@ -40,9 +40,10 @@ def pauses() -> Op[list[Pause]]:
     )
 
 
-def purge(queue: str, *, tenant: str | None) -> Op[int]:
-    """Delete up to 10,000 messages that nobody holds; how many that were."""
-    return Op("select postrow.purge($1::text, $2::text)", (name("queue", queue), _names(None, tenant)[1]), single)
+def purge(queue: str, *, tenant: str | None, limit: int = 10_000) -> Op[int]:
+    """Delete up to `limit` messages that nobody holds; how many that were."""
+    params = (name("queue", queue), _names(None, tenant)[1], limit)
+    return Op("select postrow.purge($1::text, $2::text, $3::int)", params, single)
 
 
 def purgeable(queue: str, *, tenant: str | None) -> Op[int]:
