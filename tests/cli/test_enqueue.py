@@ -97,7 +97,7 @@ def test_the_first_bad_line_stops_it_and_says_what_is_enqueued(run, db, tmp_path
     assert first.endswith("It is: {oops")
     assert hint == [
         "         Lines 1 to 20 are enqueued (20 messages), and nothing after them.",
-        f"         When it is mended: tail -n +21 {file} | postrow enqueue emails -",
+        f"         When it is mended, with the same options: tail -n +21 {file} | postrow enqueue emails -",
     ]
     assert db.rows("select payload::int from postrow.message order by id") == [(n,) for n in range(1, 21)]
 

@@ -31,6 +31,7 @@ def test_added_again_it_is_as_before_and_changed_where_it_differs(run, db):
     assert db.rows("select spec, missed from postrow.schedule") == [("3600", "all")]
     (row,) = json.loads(run("schedule", "list", "--json").out)
     assert (row["kind"], row["spec"], row["missed"], row["paused"]) == ("every", "3600", "all", False)
+    assert (row["payload"], row["priority"], row["headers"], row["max_attempts"]) == ("null", 0, None, None)
 
 
 def test_the_next_times_are_shown_in_the_zone(run):

@@ -101,6 +101,7 @@ def test_a_dsn_that_leads_nowhere_is_one_clear_line_without_the_password(run, ds
         assert found.code == code
         assert said in found.err
         assert found.err.startswith("postrow: ")
+        assert code != 4 or "\n         Check that the server runs and that the DSN is right" in found.err
         assert SECRET not in found.err
 
 

@@ -91,7 +91,7 @@ def test_every_option_of_the_worker_command_is_in_the_how_to(project):
     options = set(re.findall(r"(?m)^  (--[a-z-]+)", project.managed("postrow_worker", "--help")))
     of_django = set(re.findall(r"(?m)^  (--[a-z-]+)", project.managed("migrate", "--help")))
     assert {option for option in options - of_django if f"`{option}`" not in page} == set()
-    assert len(options - of_django) == 10
+    assert len(options - of_django) == 11
 
 
 def test_going_back_is_refused_with_the_way_to_remove_it(migrated):
@@ -190,6 +190,7 @@ def test_a_worker_survives_the_loss_of_djangos_connection(migrated, wait_for, qu
         ("POSTROW_APP = 'shop.views:orders'", [], "shop.views:orders is a function, not a postrow.django.App"),
         ("", ["--queues", "confirmations,none"], "the app has no handler for queue 'none'"),
         ("", ["--health", "x"], "'x' is no address"),
+        ("", ["--health", "203.0.113.1:80"], "cannot serve --health on 203.0.113.1:80: "),
         ("", [], "this database has no Postrow schema"),
     ],
 )

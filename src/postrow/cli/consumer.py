@@ -115,7 +115,10 @@ def replace(
 
 
 def remove(queue: Queue, dsn: Dsn = None, tenant: Tenant = "*") -> None:
-    """Remove the consumer of a queue; its messages stay, and wait for another."""
+    """Remove the consumer of a queue; its messages stay.
+
+    Stop its workers first: those that run go on, by the default policy and without limits.
+    """
     with database.connected(dsn, command="consumer") as conn:
         there_was = execute(conn, look.unregister_consumer(queue, tenant=tenant))
     if not there_was:

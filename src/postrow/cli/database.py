@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from postrow import embedded, migrate
 from postrow.app import DSN_VARIABLE
-from postrow.drivers.connecting import refused_setting
+from postrow.drivers.connecting import HINT, refused_setting
 from postrow.dsn import plain
 from postrow.errors import BadArgumentError, DatabaseUnreachableError, PostrowError, from_sqlstate
 
@@ -118,7 +118,8 @@ def translated(error: psycopg.Error, dsn: str, *, connected: bool) -> PostrowErr
         return ours
     if isinstance(error, psycopg.OperationalError) and (code is None or code.startswith(_LOST) or not connected):
         verb = "lost the connection to" if connected else "cannot reach"
-        return DatabaseUnreachableError(f"{verb} the database at {place(dsn)}: {message}", hint=refused_setting(error))
+        hint = refused_setting(error) or HINT
+        return DatabaseUnreachableError(f"{verb} the database at {place(dsn)}: {message}", hint=hint)
     return DatabaseRefusedError(f"the database says: {message}" + (f" ({code})" if code else ""))
 
 

@@ -43,6 +43,7 @@ COLUMNS = (
     Column("reason"),
     Column("last error", least=50),
 )
+MOST = 100_000  # rows of a list
 NOT_ALL = 3  # exit code: some were decided by somebody else meanwhile
 
 
@@ -70,7 +71,7 @@ def list_(
     tenant: TenantFilter = None,
     since: SinceFilter = None,
     resolved: Annotated[bool, typer.Option("--resolved", help="Those that are decided, too.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="How many.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=MOST, metavar="N", help="How many.")] = 100,
     json: Annotated[
         bool, typer.Option("--json", help="For programs: a JSON array; payload is text, cut to 400 characters.")
     ] = False,
@@ -88,7 +89,12 @@ def list_(
     else:
         note("There are no dead letters that fit." if queue or tenant or since else "There are no dead letters.")
     if len(rows) > limit:
-        note(f"There are more: --limit {limit * 10} shows them.")
+        more = min(limit * 10, MOST)
+        note(
+            f"There are more: --limit {more} shows them."
+            if more > limit
+            else "There are more. --since, --queue and --tenant choose."
+        )
 
 
 def _row(row: dict[str, Any], now: float) -> Row:

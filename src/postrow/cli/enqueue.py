@@ -198,7 +198,9 @@ def _how_far(done: _Done, error: BaseException, queue: str, file: Path | None) -
         ]
     elif done.line:
         source = file or "FILE"
-        said.append(f"When it is mended: tail -n +{done.line + 1} {source} | postrow enqueue {queue} -")
+        said.append(
+            f"When it is mended, with the same options: tail -n +{done.line + 1} {source} | postrow enqueue {queue} -"
+        )
     elif isinstance(error, PayloadError) and file is not None:
         said.append(f'Each line is one message. One document of many lines: postrow enqueue {queue} "$(cat {file})"')
     return [line for line in said if line]

@@ -50,7 +50,9 @@ def list_(
     *,
     dsn: Dsn = None,
     tenant: Annotated[str | None, typer.Option("--tenant", metavar="TENANT", help="Of this tenant only.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="For programs: a JSON array.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="For programs: a JSON array; payload and headers are text.")
+    ] = False,
 ) -> None:
     """List the schedules."""
     with database.connected(dsn, command="schedule") as conn:

@@ -121,7 +121,7 @@ def pause(schedule: str, *, tenant: str, paused: bool) -> Op[bool]:
 
 
 def as_json(schedule: Schedule) -> Mapping[str, Any]:
-    """For programs: what is known of it, moments in ISO 8601."""
+    """For programs: what is known of it, moments in ISO 8601, payload and headers as JSON text."""
     return {
         "tenant": schedule.tenant,
         "name": schedule.name,
@@ -130,6 +130,9 @@ def as_json(schedule: Schedule) -> Mapping[str, Any]:
         "timezone": schedule.timezone,
         "queue": schedule.queue,
         "payload": schedule.payload,
+        "priority": schedule.priority,
+        "headers": schedule.headers,
+        "max_attempts": schedule.max_attempts,
         "missed": schedule.missed,
         "paused": schedule.paused,
         "next_at": None if schedule.next_at is None else schedule.next_at.isoformat(),

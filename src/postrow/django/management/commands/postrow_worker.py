@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 
 from postrow.app import App
 from postrow.django.connections import closing
-from postrow.errors import PostrowError
+from postrow.errors import BadArgumentError, PostrowError
 from postrow.worker import Worker
 from postrow.worker.transactions import OPEN_AT_ONCE
 
@@ -41,6 +41,12 @@ class Command(BaseCommand):
         add("--grace", metavar="SECONDS", type=float, default=30.0, help="For running handlers at a stop. Default: 30.")
         add("--health", metavar="[HOST:]PORT", type=_address, help="Serve /live and /ready; on loopback by default.")
         add("--no-sweep", dest="sweep", action="store_false", help="Take no part in the sweep; one process has to.")
+        add(
+            "--no-schedule",
+            dest="schedule",
+            action="store_false",
+            help="Enqueue nothing that is scheduled; one process has to.",
+        )
         add("--transactions", metavar="N", type=int, default=OPEN_AT_ONCE, help="Connections of message.transaction().")
 
     def handle(self, *_args: Any, **options: Any) -> None:
@@ -54,13 +60,21 @@ class Command(BaseCommand):
         )
         names = (
             "name", "queues", "concurrency", "transport", "listen_dsn", "poll_interval", "grace", "health", "sweep",
-            "transactions",
+            "schedule", "transactions",
         )  # fmt: skip
         try:
             Worker(app, **{name: options[name] for name in names}).run()
         except PostrowError as error:
             message = f"{error.message}\n{error.hint}" if error.hint else error.message
             raise CommandError(message, returncode=error.exit_code) from error
+        except OSError as error:
+            if options["health"] is None:
+                raise
+            raise CommandError(
+                f"cannot serve --health on {':'.join(map(str, options['health']))}: {error.strerror or error}\n"
+                "Give a free port, and an address of this machine.",
+                returncode=BadArgumentError.exit_code,
+            ) from error
 
 
 def _app(place: str | None) -> App:
