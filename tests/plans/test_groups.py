@@ -13,8 +13,8 @@ CALLS = ["claim('{}', 100, tenant => 't'", "claim_lanes('{}', '{{t}}', '{{0}}', 
 def queue(full):
     """One of this test's own: what another has rolled back is still in the indexes.
 
-    But for the index that the sweep of groups reads for all queues: an index scan that meets what was rolled back marks it,
-    and the next one passes it by.
+    But for the index that the sweep of groups reads for all queues: an index scan that meets what was rolled back marks
+    it, and the next one passes it by.
     """
     yield f"q{secrets.token_hex(4)}"
     with full.conn.transaction():
