@@ -27,6 +27,30 @@ def test_two_claimers_get_different_messages_and_do_not_wait(actors):
     assert (first, second) == (sent[:6], sent[6:])
 
 
+def test_a_third_turn_of_a_queue_waits_for_the_first_two_and_one_of_another_queue_for_nobody(actors):
+    one, two, three = actors("one"), actors("two"), actors("three")
+    for actor in (one, two):
+        actor.begin()
+        assert actor.impatient().value("claim_turn", queue="q") is True
+    third = three.start("claim_turn", queue="q").wait_until_blocked()
+    other = actors("other")
+    assert other.impatient().value("claim_turn", queue="r") is True
+    one.commit()
+    two.commit()
+    assert [row.claim_turn for row in third.result()] == [True]
+
+
+def test_a_turn_is_not_waited_for_without_end(own_actors):
+    one, two, three = own_actors("one"), own_actors("two"), own_actors("three")
+    one.query("alter function postrow.claim_turn set lock_timeout = '10ms'")  # 2 s
+    for actor in (one, two):
+        actor.begin()
+        actor.value("claim_turn", queue="q")
+    assert three.value("claim_turn", queue="q") is False
+    three.put()
+    assert len(three.take()) == 1
+
+
 def test_what_a_claim_took_and_rolled_back_is_given_again_with_no_attempt_spent(actors):
     one, two = actors("one"), actors("two")
     put_many(one, 3)

@@ -1,4 +1,5 @@
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 
@@ -200,3 +201,16 @@ def test_a_policy_at_its_edge_is_taken(pg, options):
     register(pg, **options)
 
     assert consumer(pg)
+
+
+def test_a_worker_that_says_that_it_lives_is_told_how_many_share_its_queues(pg, clock):
+    def beat(name, *queues, worker=None):
+        return pg.value("beat", id=worker or uuid4(), name=name, host="h", pid=1, queues=list(queues), version="0")
+
+    mine = uuid4()
+    assert beat("w1", "a", "b", worker=mine) == 1
+    assert beat("w2", "b") == 2
+    assert beat("w3", "c") == 1
+    assert beat("w1", "a", "b", worker=mine) == 2
+    clock.advance(61)
+    assert beat("w1", "a", "b", worker=mine) == 1

@@ -40,6 +40,7 @@ PUBLIC_API = {  # function: (roles, a call of it)
         {WORKER, ADMIN},
         {"queue": "q", "tenants": ["default"], "priorities": [0], "afters": [None], "per_lane": 5, "limit": 5},
     ),
+    "claim_turn": ({WORKER, ADMIN}, {"queue": "q"}),
     "lanes": ({WORKER, ADMIN}, {"queue": "q", "worker": "w1"}),
     "lanes_ahead": (
         {WORKER, ADMIN},

@@ -329,6 +329,30 @@ def test_the_database_claims_while_handlers_run(app, db, start, wait_for):
     wait_for(lambda: db.done() == 1000)
 
 
+@pytest.mark.parametrize(("few", "turns"), [(0, {True}), (2, {False})])
+def test_many_workers_claim_in_turn_and_a_few_do_not(app, db, start, wait_for, monkeypatch, few, turns):
+    from postrow.worker import claimer
+
+    monkeypatch.setattr(claimer, "FEW", few)
+    asked, execute = set(), claimer.execute_async
+
+    async def noted(conn, op, **options):
+        if "postrow.claim_lanes(" in op.sql:
+            asked.add(op.params[-1])
+        return await execute(conn, op, **options)
+
+    monkeypatch.setattr(claimer, "execute_async", noted)
+
+    @app.queue("q").consumer(concurrency=100)
+    async def handle(_message):
+        pass
+
+    db.put_many(range(10))
+    start()
+    wait_for(lambda: db.done() == 10)
+    assert asked == turns
+
+
 class NoThread(threading.Thread):
     """Those of handlers cannot be started, but for the first `there` of them."""
 

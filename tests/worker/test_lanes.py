@@ -157,6 +157,19 @@ def test_a_tap_while_a_claim_runs_that_gives_nothing_still_holds():
     assert [key[0] for key in lanes.choose(100)[0]] == ["acme"]
 
 
+@pytest.mark.parametrize(("workers", "wait"), [(1, 0.25), (10, 2.0), (64, 9.98)])
+def test_the_discoveries_of_all_workers_together_take_a_twentieth_of_the_time(monotonic, workers, wait):
+    lanes = Lanes()
+    lanes.fleet = workers
+    lanes.looked([Lane("acme", 0, ready=True, due_in=0.0)], 0.01)
+    monotonic.now += wait - 0.001
+    assert not lanes.wants_look
+    monotonic.now += 0.002
+    assert lanes.wants_look
+    lanes.forget()
+    assert lanes.fleet == workers
+
+
 @pytest.mark.parametrize("took", [0.0, 0.001, 0.05, 0.4, 1.0, 3.0])
 def test_the_next_discovery_and_the_claim_that_it_leads_to_end_within_ten_seconds(monkeypatch, took):
     """It is due in twenty times what the last one took, a twentieth of the time; but late messages come first."""

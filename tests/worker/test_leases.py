@@ -13,7 +13,7 @@ import postrow
 from postrow import App
 from postrow.drivers.psycopg3 import execute_async
 from postrow.ops import claims
-from postrow.ops.fleet import clock as clock_op
+from postrow.ops.op import Op, nothing, single
 from postrow.worker import heartbeat as heartbeat_module
 from postrow.worker.connections import Database, Weather
 from postrow.worker.slots import Slot, Slots
@@ -352,8 +352,8 @@ def test_of_two_claims_of_one_message_the_last_is_renewed_and_the_first_is_lost(
             slots,
             Weather(),
             lost=lost.append,
-            beat=clock_op,
-            farewell=clock_op(),
+            beat=lambda: Op("select 1", (), single),
+            farewell=Op("select 1", (), nothing),
             shortest=timedelta(seconds=30),
         )
         async with await database.connect("test") as conn:

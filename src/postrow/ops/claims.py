@@ -19,10 +19,11 @@ Key = tuple[str, UUID]
 """A message: tenant and id."""
 
 # The claim's own transaction need not be flushed: a claim that a crash forgets is an unclaimed message. set_config is
-# local to this one statement's transaction, and materialized so that it runs whatever the claim gives. The columns are
-# those of `Claimed`, as bytes and numbers: to read a moment costs a worker ten times as much.
+# local to this one statement's transaction, and materialized so that it runs whatever the claim gives. So is
+# the wait for a turn, which is over before the seconds are counted. The columns are those of `Claimed`, as bytes and numbers: to read a moment costs a worker ten times as much.
 CLAIM = """
-with begun as materialized (select set_config('synchronous_commit', 'off', true) as lazily, clock_timestamp() as at)
+with begun as materialized (select set_config('synchronous_commit', 'off', true) as lazily,
+    case when $11::bool then postrow.claim_turn($1::text) end as turn, clock_timestamp() as at)
 select c.lane, c.frontier, begun.at, clock_timestamp(), c.claimed_at, c.tenant, c.priority, c.id, c.queue,
     c.payload::text, c.headers::text, c.attempt, c.max_attempts, c.due_at, c.enqueued_at, c.subject, c.target,
     c.group_key, c.topic,
@@ -76,11 +77,15 @@ def claim_lanes(
     worker: str,
     token: UUID,
     max_bytes: int | None = None,
+    turn: bool = False,
 ) -> Op[Claim]:
-    """Claim from lanes (tenant, priority, after), in their order; messages targeted at `worker` come first."""
+    """Claim from lanes (tenant, priority, after), in their order; messages targeted at `worker` come first.
+
+    `turn`: not beside two others that wait for theirs, for which it may take 2 s; that counts for nothing in `took`.
+    """
     tenants, priorities, afters = zip(*lanes, strict=True) if lanes else ((), (), ())
     lists = (arrays.texts(tenants), arrays.numbers(priorities), arrays.moments(afters))
-    params = (queue, *lists, per_lane, limit, lease, worker, token, max_bytes)
+    params = (queue, *lists, per_lane, limit, lease, worker, token, max_bytes, turn)
     return Op(CLAIM, params, partial(_read_claim, lanes), raw=True)
 
 

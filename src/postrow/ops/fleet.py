@@ -74,12 +74,12 @@ def consumers(queue: str) -> Op[dict[str, str]]:
 
 def beat(
     id_: UUID, *, name: str, host: str, pid: int, queues: Sequence[str], version: str, clock: datetime | None = None
-) -> Op[None]:
-    """Say that a worker lives, and what time it is by its own clock."""
+) -> Op[int]:
+    """Say that a worker lives, and what time it is by its own clock; how many that have one of these queues do."""
     return Op(
         "select postrow.beat($1::uuid, $2::text, $3::text, $4::int, $5::text[], $6::text, $7::timestamptz)",
         (id_, name, host, pid, list(queues), version, clock),
-        nothing,
+        single,
     )
 
 

@@ -36,6 +36,8 @@ IDLE_AFTER = 60.0  # seconds without work, after which the poll interval is five
 # times the messages that the worker handles at once, and 2,000: outcomes that wait to be written before it claims no
 # more, and messages that wait for others of their groups before it claims one by one
 UNWRITTEN = 4
+# a claim of so many messages waits for its turn where more workers than a few claim: each steps over what others lock
+MANY, FEW = 50, 2
 LOOKS_BACK = 4  # discoveries from the beginnings at one time, each on a connection of its own
 
 
@@ -85,6 +87,7 @@ class Claimer:
         concurrency: int,
         poll_interval: float,
         refused: Callable[[Slot], None],
+        fleet: Callable[[], int] = lambda: 1,
         meter: Meter | None = None,
     ) -> None:
         self._database = database
@@ -97,6 +100,7 @@ class Claimer:
         self._at_once = sum(min(one.concurrency, concurrency) * (one.batch or 1) for one in consumers)
         self._poll_interval = poll_interval
         self._refused = refused
+        self._fleet = fleet
         self._meter = meter
         self._wake = asyncio.Event()
         self._unanswered: dict[UUID, str] = {}  # tokens of claims whose answer never came, with their queue
@@ -259,6 +263,7 @@ class Claimer:
             worker=self._worker,
             token=token,
             max_bytes=MAX_BYTES,
+            turn=limit >= MANY and self._fleet() > FEW,
         )
         answer = await execute_async(conn, op, binary=True)
         del self._unanswered[token]
@@ -284,6 +289,7 @@ class Claimer:
     async def _look(self, conn: psycopg.AsyncConnection[Any], feed: Feed) -> bool:
         """Discover lanes, where that is due, between claims and beside them. Whether it was between."""
         lanes = feed.lanes
+        lanes.fleet = self._fleet()
         if feed.second_look.due_at <= time.monotonic():
             # before the look: what is open no more by then, the look sees
             kept_back = await execute_async(conn, taps.kept_back(feed.consumer.queue.name))

@@ -53,7 +53,7 @@ class Heartbeat:
         weather: Weather,
         *,
         lost: Callable[[Slot], None],
-        beat: Callable[[], Op[None]],
+        beat: Callable[[], Op[int]],
         farewell: Op[None],
         shortest: timedelta,
     ) -> None:
@@ -71,6 +71,7 @@ class Heartbeat:
         self._asked_loop: float | None = None  # when a turn was asked for that has not come yet
         self._warned_at = 0.0
         self._wishes: dict[Slot, float] = {}  # leases that handlers asked for while their rows were locked
+        self.fleet = 1  # workers that live and have a queue of this one's
         self._thread = threading.Thread(target=self._run, name="postrow-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -132,7 +133,7 @@ class Heartbeat:
             if time.monotonic() >= (self._next_beat if len(self._slots) else self._next_idle_beat):
                 self._next_beat = time.monotonic() + BEAT_EVERY
                 self._next_idle_beat = time.monotonic() + IDLE_BEAT_EVERY
-                execute(conn, self._beat())
+                self.fleet = max(1, execute(conn, self._beat()))
                 self._weather.fine("heartbeat")
                 backoff.reset()
             self._serve_requests(conn)

@@ -15,7 +15,7 @@ Key = tuple[str, int]
 
 DEEP_EVERY = 10.0  # seconds: the longest that a lane is claimed from its watermark without a look from its beginning
 CLAIMED_IN = 1.0  # seconds that such a look leaves of these for the claim of what it has found
-LOOK_SHARE = 20  # times what a discovery took, until the next: a twentieth of the time
+LOOK_SHARE = 20  # times what a discovery took, for each worker, until the next: a twentieth of one session's time
 WHOLE_EVERY = 1.0  # seconds between discoveries that also look for lanes without a watermark, where the others are many
 SLOW_LOOK = 0.01  # seconds of a discovery beyond those of its lanes: it walked dead entries
 LOOK_A_LANE = 20e-6  # seconds of a discovery for a lane, about twice what it takes
@@ -29,11 +29,6 @@ LOCKED_FIRST = 0.002  # seconds until the next look at a lane of which nothing w
 LOCKED_MOST = 0.25  # ... and at most, doubling
 HELD_MOST = 5.0  # seconds that a lane is left alone for want of a token: its limit may be another one by then
 REMEMBERED = 10_000  # lanes; more, and all watermarks are forgotten
-
-
-def _pause(worked: float, longest: float) -> float:
-    """Seconds until the next discovery, of those that may pass: as few as leave it a twentieth of the time."""
-    return max(0.25, min(LOOK_SHARE * worked, longest))
 
 
 class _LaneState:
@@ -74,6 +69,7 @@ class Lanes:
         self._deep_due = -math.inf  # when the next is, if a look was asked for since
         self._deep_latest = -math.inf  # and if none was
         self.looking_back = False  # whether one is under way beside the claims
+        self.fleet = 1  # workers that discover the same lanes
         self._called_at = -math.inf  # when a look was asked for,
         self._whole_called_at = -math.inf  # and when for lanes that are not known, too
         self._whole_at = -math.inf  # when the last such began
@@ -89,7 +85,9 @@ class Lanes:
 
     def forget(self) -> None:
         """After a reconnect, or a jump of the clock: begin anew."""
+        fleet = self.fleet
         self.__init__()  # type: ignore[misc]
+        self.fleet = fleet
 
     def tapped(self, tenant: str) -> None:
         """A message of this tenant was committed, or may be: its lanes are worth a look."""
@@ -156,7 +154,7 @@ class Lanes:
         began = now - took
         whole = whole or deep
         if self._called_at < began:
-            self._next_look = now + _pause(took, max(DEEP_EVERY - 2 * took, took))
+            self._next_look = now + self._pause(took, max(DEEP_EVERY - 2 * took, took))
         if deep:
             self._note_late(lanes, began)
             # the next is read in pages, the last of which is later
@@ -164,7 +162,7 @@ class Lanes:
                 began, took, took + spread(took, len(self._known)), slow=took > SLOW_LOOK + LOOK_A_LANE * len(lanes)
             )
             if self.marks:  # the next is quicker
-                self._next_look = min(self._next_look, now + _pause(0.0, DEEP_EVERY))
+                self._next_look = min(self._next_look, now + self._pause(0.0, DEEP_EVERY))
         later = [now + lane.due_in for lane in lanes if not lane.ready]
         if whole:
             self._whole_at = began
@@ -217,6 +215,10 @@ class Lanes:
         later = max(0.0, spread(back.worked, len(self._known)) - back.elapsed)
         self._looked_deep(back.began, back.worked, back.longest + later, slow=slow)
 
+    def _pause(self, worked: float, longest: float) -> float:
+        """Seconds until the next discovery, of those that may pass: all workers' take a twentieth of one session's time."""
+        return max(0.25, min(LOOK_SHARE * worked * self.fleet, longest))
+
     def look_back_failed(self) -> None:
         """The discovery beside the claims came to nothing: the next is between them."""
         self.looking_back = self._deep_slow = False
@@ -233,7 +235,7 @@ class Lanes:
         self._worked = worked
         now = time.monotonic()
         left = max(DEEP_EVERY - CLAIMED_IN - (now - began) - later, worked)
-        self._deep_due = now + _pause(worked, left)
+        self._deep_due = now + self._pause(worked, left)
         self._deep_latest = now + left
 
     def _note_late(self, lanes: list[Lane], began: float) -> list[Key]:

@@ -332,6 +332,7 @@ class Worker:
             concurrency=self._concurrency,
             poll_interval=self._poll_interval,
             refused=refused,
+            fleet=lambda: heartbeat.fleet,
             meter=meter,
         )
         return _Parts(slots, executor, acker, claimer, heartbeat, Supervisor(weather), transactions)

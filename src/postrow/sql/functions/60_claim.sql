@@ -519,6 +519,31 @@ end
 $$
 
 -- next
+-- Waits until fewer than two other claims of the queue that have called this go on, 2 s at most: whether that is so. For the
+-- transaction. Each claim steps over what others have locked and not committed yet, a row at a time, so the more of them
+-- at once, the more each costs: 64 workers on two processors did little else. Who calls it: workers that are many, before
+-- a claim of many messages.
+create or replace function postrow.claim_turn(queue text) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '2s'
+as $$
+#variable_conflict use_column
+declare
+    v_class  int := 1886613368;
+    v_key    int := hashtext(claim_turn.queue) & -2;
+begin
+    if pg_try_advisory_xact_lock(v_class, v_key) or pg_try_advisory_xact_lock(v_class, v_key | 1) then
+        return true;
+    end if;
+    begin
+        perform pg_advisory_xact_lock(v_class, v_key | (pg_backend_pid() & 1));
+        return true;
+    exception when lock_not_available then
+        return false;
+    end;
+end
+$$
+
+-- next
 -- Claims from many lanes: `tenants`, `priorities` and `afters` are lanes, `per_lane` the most that one lane gives (of a group
 -- that it leads to: so many again), "limit" the most in all, in the order given. Who calls it: workers, on one server (a lateral lock does not run on
 -- Citus). A row for each message, then one with null id for each lane that gave none; `lane` is its position from 1, and

@@ -1,8 +1,8 @@
--- A worker says that it lives, and what time it is by its clock; its row is its own. Who calls it: the worker's
--- heartbeat, every few seconds.
+-- A worker says that it lives, and what time it is by its clock; its row is its own. Gives how many live that have a queue
+-- of its queues, with it. Who calls it: the worker's heartbeat, every few seconds.
 create or replace function postrow.beat(
     id uuid, name text, host text, pid int, queues text[], version text, clock timestamptz default null
-) returns void
+) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
@@ -13,6 +13,7 @@ begin
     insert into postrow.worker (id, name, host, pid, queues, version, started_at, beat_at, skew)
     values (beat.id, beat.name, beat.host, beat.pid, beat.queues, beat.version, v_now, v_now, beat.clock - v_now)
     on conflict (id) do update set beat_at = excluded.beat_at, queues = excluded.queues, skew = excluded.skew;
+    return (select count(*) from postrow.worker w where w.beat_at > v_now - interval '1 min' and w.queues && beat.queues);
 end
 $$
 

@@ -18,7 +18,7 @@ begin
         (array['postrow_producer', 'postrow_worker', 'postrow_admin'],
             array['enqueue', 'enqueue_many', 'enqueue_lines', 'publish', 'once']),
         (array['postrow_worker', 'postrow_admin'],
-            array['claim', 'claim_lanes', 'lanes', 'lanes_ahead', 'taps_kept_back', 'release_claim', 'free_groups',
+            array['claim', 'claim_lanes', 'claim_turn', 'lanes', 'lanes_ahead', 'taps_kept_back', 'release_claim', 'free_groups',
                 'ack', 'ack_at', 'fail', 'release', 'bury', 'extend',
                 'register_consumer', 'subscribe', 'beat', 'leave', 'refuse_copy', 'sweep', 'sweep_turn', 'put_schedule', 'due_schedules', 'fire']),
         (array['postrow_worker', 'postrow_admin', 'postrow_reader'],
