@@ -285,7 +285,7 @@ def asked(monkeypatch):
     original = claimer_module.execute_async
 
     async def counted(conn, op, **options):
-        calls.append((re.search(r"postrow\.(\w+)\(\$", op.sql)[1], op.params[0]))
+        calls.append((re.findall(r"postrow\.(\w+)\(\$", op.sql)[-1], op.params[0]))
         return await original(conn, op, **options)
 
     monkeypatch.setattr(claimer_module, "execute_async", counted)

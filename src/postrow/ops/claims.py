@@ -19,8 +19,9 @@ Key = tuple[str, UUID]
 """A message: tenant and id."""
 
 # The claim's own transaction need not be flushed: a claim that a crash forgets is an unclaimed message. set_config is
-# local to this one statement's transaction, and materialized so that it runs whatever the claim gives. So is
-# the wait for a turn, which is over before the seconds are counted. The columns are those of `Claimed`, as bytes and numbers: to read a moment costs a worker ten times as much.
+# local to this one statement's transaction, and materialized so that it runs whatever the claim gives. So is the wait
+# for a turn, which is over before the seconds are counted. The columns are those of `Claimed`, as bytes and numbers: to
+# read a moment costs a worker ten times as much.
 CLAIM = """
 with begun as materialized (select set_config('synchronous_commit', 'off', true) as lazily,
     case when $11::bool then postrow.claim_turn($1::text) end as turn, clock_timestamp() as at)

@@ -393,7 +393,7 @@ class Worker:
             ready=self._health(weather).ready,
         )
 
-    def _sign_of_life(self) -> Op[None]:
+    def _sign_of_life(self) -> Op[int]:
         return fleet.beat(
             self._id,
             name=self.name,
