@@ -216,7 +216,7 @@ class Lanes:
         self._looked_deep(back.began, back.worked, back.longest + later, slow=slow)
 
     def _pause(self, worked: float, longest: float) -> float:
-        """Seconds until the next discovery, at most those: the discoveries of all workers take a twentieth of a session."""
+        """Seconds until the next discovery, so that those of all workers take a twentieth of one session's time."""
         return max(0.25, min(LOOK_SHARE * worked * self.fleet, longest))
 
     def look_back_failed(self) -> None:
