@@ -250,6 +250,13 @@ def test_after_a_slow_discovery_the_next_begin_at_the_watermarks_and_claims_go_o
     assert sorted(lanes.marks) == [("acme", 0, NOW), ("beta", 0, NOW)]
 
 
+def test_a_look_back_that_may_not_begin_keeps_nobody_awake(monotonic):
+    lanes = marked("acme")
+    lanes.looked([first("acme", 1), Lane("acme", 1, ready=False, due_in=20.0)], SLOW)
+    monotonic.now += DEEP_EVERY
+    assert (lanes.wants_look_back, lanes.due_in, lanes.message_due_in) == (True, 0.0, 10.0)
+
+
 @pytest.mark.parametrize("took", [0.05, 0.4, 1.0, 3.0])
 def test_looks_back_take_a_twentieth_of_the_time_and_end_within_ten_seconds_with_the_claim(monotonic, took):
     lanes = marked("acme")

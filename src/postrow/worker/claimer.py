@@ -295,10 +295,10 @@ class Claimer:
             kept_back = await execute_async(conn, taps.kept_back(feed.consumer.queue.name))
             feed.second_look.looks(kept_back=kept_back)
             lanes.look_again(whole=False)
-        if lanes.wants_look_back and len(self._looks_back) < LOOKS_BACK:
+        if lanes.wants_look_back and self._may_look_back:
             look = asyncio.create_task(self._look_back(feed))
             self._looks_back.add(look)
-            look.add_done_callback(self._looks_back.discard)
+            look.add_done_callback(self._looked_back)
         if not lanes.wants_look:
             return False
         marks, whole = lanes.marks, lanes.wants_whole_look
@@ -326,7 +326,14 @@ class Claimer:
         finally:
             if lanes.looking_back:
                 lanes.look_back_failed()
-            self._wake.set()
+
+    @property
+    def _may_look_back(self) -> bool:
+        return len(self._looks_back) < LOOKS_BACK
+
+    def _looked_back(self, look: asyncio.Task[None]) -> None:
+        self._looks_back.discard(look)
+        self._wake.set()  # another may begin
 
     async def _discover(self, conn: psycopg.AsyncConnection[Any], feed: Feed, **part: Any) -> tuple[list[Lane], float]:
         """The lanes of a queue that are the consumer's, and how many seconds that took; `part`: as of claims.lanes."""
@@ -374,7 +381,8 @@ class Claimer:
             pause = self._poll_interval * (5 if idle else 1)
             # what is due where no slot is free waits for one, which wakes
             asked = [feed for feed in self._feeds if self._free(feed) > 0 and feed.replaced_by is None]
-            pause = min([pause, *(feed.lanes.due_in for feed in asked)])
+            may = self._may_look_back  # else the end of one wakes
+            pause = min([pause, *(feed.lanes.due_in if may else feed.lanes.message_due_in for feed in asked)])
             held = min((feed.lanes.held_for for feed in asked), default=pause)
             if held < pause:  # by a limit: its lanes are known
                 pause, discover = held, False

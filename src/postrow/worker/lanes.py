@@ -257,7 +257,12 @@ class Lanes:
     @property
     def due_in(self) -> float:
         """Seconds until a lane that was seen has something due, or a look back is due; infinity where none is."""
-        return max(0.0, min(self._due_at, self._look_back_at) - time.monotonic())
+        return min(self.message_due_in, max(0.0, self._look_back_at - time.monotonic()))
+
+    @property
+    def message_due_in(self) -> float:
+        """The same, where no look back may begin."""
+        return max(0.0, self._due_at - time.monotonic())
 
     @property
     def held_for(self) -> float:
