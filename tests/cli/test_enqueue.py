@@ -172,3 +172,10 @@ def test_no_progress_bar_goes_into_a_pipe(process, db):
 def test_the_message_names_the_command_that_enqueued_it(run, db):
     assert UUID(run("enqueue", "emails", "1").out.strip())
     assert db.value("select enqueued_by from postrow.message").endswith("@postrow enqueue")
+
+
+def test_any_text_is_enqueued_and_shown_whatever_encoding_the_environment_asks_for(run, db, monkeypatch):
+    monkeypatch.setenv("PGCLIENTENCODING", "latin1")
+    assert run("enqueue", "emails", '"→"').code == 0
+    assert db.value("select payload from postrow.message") == "→"
+    assert "→" in run("peek", "emails").out

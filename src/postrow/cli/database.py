@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from postrow import embedded, migrate
 from postrow.app import DSN_VARIABLE
-from postrow.drivers.connecting import HINT, refused_setting
+from postrow.drivers.connecting import HINT, conninfo, refused_setting
 from postrow.dsn import plain
 from postrow.errors import BadArgumentError, DatabaseUnreachableError, PostrowError, from_sqlstate
 
@@ -29,7 +29,6 @@ Dsn = Annotated[
     ),
 ]
 
-CONNECT_TIMEOUT = 10  # seconds; libpq would wait for minutes on a host that drops packets
 _EXAMPLE = "It looks like postgresql://user:password@host:5432/database, or embedded: for a private server."
 _LOST = ("08", "57P")  # the connection, or the server behind it, went away
 
@@ -80,8 +79,11 @@ def connect(dsn: str, *, command: str, verified: bool = True) -> psycopg.Connect
         DatabaseUnreachableError: it cannot be reached, or it closed the connection.
         SchemaMismatchError: there is no schema, or one that does not fit; not asked for without `verified`.
     """
+    _parts(dsn)  # refuses what cannot be read
     with reaching(dsn):
-        conn = psycopg.connect(dsn, autocommit=True, prepare_threshold=None, **_defaults(dsn, command))
+        conn = psycopg.connect(
+            conninfo(dsn), autocommit=True, prepare_threshold=None, fallback_application_name=f"postrow {command}"
+        )
     if verified:
         try:
             with reaching(dsn, connected=True):
@@ -126,14 +128,6 @@ def translated(error: psycopg.Error, dsn: str, *, connected: bool) -> PostrowErr
 def _reason(error: psycopg.Error) -> str:
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
     return re.sub(r"^(.* failed: )?(FATAL:\s*)?", "", line)
-
-
-def _defaults(dsn: str, command: str) -> dict[str, Any]:
-    parts = _parts(dsn)
-    given: dict[str, Any] = {"fallback_application_name": f"postrow {command}"}
-    if "connect_timeout" not in parts and "PGCONNECT_TIMEOUT" not in os.environ:
-        given["connect_timeout"] = CONNECT_TIMEOUT
-    return given
 
 
 def _parts(dsn: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import psycopg
@@ -11,9 +12,9 @@ from postrow.dsn import plain
 from postrow.errors import DatabaseUnreachableError
 
 REFUSED = "unsupported startup parameter"  # PgBouncer's words, before the parameter's name
+CONNECT_TIMEOUT = 10  # seconds; libpq would wait for minutes on a host that drops packets
 # a peer that vanished without a word is noticed within half a minute, not after the kernel's two hours
 KEEPALIVE = {
-    "connect_timeout": "10",
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "3",
@@ -31,6 +32,8 @@ def conninfo(dsn: str, **defaults: str) -> str:
         psycopg.ProgrammingError: it cannot be read.
     """
     settings: dict[str, Any] = {**KEEPALIVE, **defaults, **conninfo_to_dict(plain(dsn)), "client_encoding": "UTF8"}
+    if "PGCONNECT_TIMEOUT" not in os.environ:
+        settings.setdefault("connect_timeout", CONNECT_TIMEOUT)
     return make_conninfo(**settings)
 
 

@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from postrow import embedded
 from postrow.cli import database
+from postrow.drivers.connecting import conninfo
 from postrow.embedded.account import server_account
 from postrow.embedded.folders import temporary_folder
 from postrow.errors import PrivilegeError
@@ -71,8 +72,7 @@ def _private(*, keep: bool) -> Iterator[Place]:
 def _given(dsn: str, *, keep: bool) -> Iterator[Place]:
     name = f"postrow_demo_{secrets.token_hex(4)}"
     kept = False
-    timeout = database.CONNECT_TIMEOUT
-    with database.reaching(dsn), psycopg.connect(dsn, autocommit=True, connect_timeout=timeout) as conn:
+    with database.reaching(dsn), psycopg.connect(conninfo(dsn), autocommit=True) as conn:
         try:
             _make(conn, name)
             yield Place(
