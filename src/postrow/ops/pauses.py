@@ -40,7 +40,7 @@ def pauses() -> Op[list[Pause]]:
     )
 
 
-def purge(queue: str, *, tenant: str | None, limit: int = 10_000) -> Op[int]:
+def purge(queue: str, *, tenant: str | None, limit: int) -> Op[int]:
     """Delete up to `limit` messages that nobody holds; how many that were."""
     params = (name("queue", queue), _names(None, tenant)[1], limit)
     return Op("select postrow.purge($1::text, $2::text, $3::int)", params, single)
