@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from postrow.worker.threads import Threads
 
 T = TypeVar("T")
 
+YOUNG = 10_000  # new objects after which the garbage collector looks at them
 END_BOUND = 2.0  # seconds for tasks that are left to end when they are cancelled
 
 
@@ -31,12 +34,29 @@ def run(main: Coroutine[Any, Any, int]) -> int:
     executor = _Daemons()
     loop.set_default_executor(executor)
     try:
-        return loop.run_until_complete(main)
+        with collecting_rarely():
+            return loop.run_until_complete(main)
     finally:
         loop.run_until_complete(_end_tasks())
         loop.run_until_complete(loop.shutdown_asyncgens())
         executor.shutdown()
         loop.close()
+
+
+@contextmanager
+def collecting_rarely() -> Iterator[None]:
+    """Let the garbage collector look at new objects after 10,000 of them, where it would sooner.
+
+    A claim brings thousands, which are gone without its help when their messages are done: a fifth of what a worker
+    spends on a message were looks that found nothing. One that is off, or looks more rarely, is left as it is.
+    """
+    young, *older = gc.get_threshold()
+    if young:
+        gc.set_threshold(max(young, YOUNG), *older)
+    try:
+        yield
+    finally:
+        gc.set_threshold(young, *older)
 
 
 class _Daemons(ThreadPoolExecutor):

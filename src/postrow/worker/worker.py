@@ -137,7 +137,7 @@ class Worker:
         """Work until SIGTERM, SIGINT or `stop`; blocks. In the main thread a second signal ends the process at once.
 
         Its event loop is uvloop's where that is installed (`pip install 'postrow[uvloop]'`), else asyncio's. `serve` is
-        for loops of another kind.
+        for loops of another kind. While it runs the garbage collector looks at new objects after 10,000 of them, or later.
 
         Returns:
             0 when it was stopped; also when handlers had to be released after the grace.
