@@ -36,8 +36,8 @@ def micros(at):
 def row(**fields):
     """A claim's row, with something in every column."""
     whole = {
-        "lane": 1, "frontier": None, "asked": 0, "answered": 0, "claimed": micros(MOMENT) + 2_500_000,
-        "tenant": "acme", "priority": 3, "key": ID.bytes, "queue": "q", "payload": '{"a": [1, "é"]}',
+        "lane": 1, "frontier": None, "took": 0, "claimed": micros(MOMENT) + 2_500_000,
+        "tenant": "acme", "priority": 3, "key": ID.bytes, "payload": '{"a": [1, "é"]}',
         "headers": '{"h": 1}', "attempt": 2, "max_attempts": 7, "due": micros(MOMENT), "enqueued": micros(MOMENT) - 1,
         "subject": "s", "target": "w1", "group_key": "g", "topic": "t", "parent": PARENT.bytes, "hops": 4,
         "expires": micros(MOMENT) + 1, "failures": json.dumps([FAILURE]), "place": b"\0\0\0\0\0\1",
@@ -67,15 +67,17 @@ def calls():
 @pytest.fixture
 def handed(calls):
     """Makes the message of a row, in a queue of a type."""
-    app = App("postgresql://nowhere")
+    apps = []
 
     def make(type_=None, **fields):
-        queue = app.queue(f"q{uuid4().hex}", type_)
+        apps.append(App("postgresql://nowhere"))
+        queue = apps[-1].queue("q", type_)
         slot = Slot(row(**fields), TOKEN, SimpleNamespace(queue=queue), 0.0)
         return hand(slot, calls.extend, calls)
 
     yield make
-    app.close()
+    for app in apps:
+        app.close()
 
 
 EXPECTED = {

@@ -157,6 +157,12 @@ def decode(text: str | bytes) -> Any:
         except UnicodeDecodeError as error:
             raise PayloadError(f"not UTF-8: {error.reason} at byte {error.start}.") from None
     try:
+        try:  # what Postgres writes has no space around it, and to look for some takes as long as to read a short text
+            value, end = _DECODER.raw_decode(text)
+            if end == len(text):
+                return value
+        except ValueError:
+            pass  # what is wrong with it, the decoder says
         try:
             return _DECODER.decode(text)
         except json.JSONDecodeError as error:

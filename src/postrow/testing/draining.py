@@ -213,7 +213,7 @@ class _Draining:
         """What goes on, for the message of a timeout."""
         done = f"{len(self.handled)} messages were handled"
         for slot in self._slots.all():
-            what = f"message {slot.id} of queue {slot.claimed.queue}"
+            what = f"message {slot.id} of queue {slot.queue}"
             if slot.ended:
                 return f"the outcome of {what} could not be written, perhaps another transaction locks its row; {done}"
             return f"handler {slot.consumer.name} was running {what}; {done}"
@@ -303,7 +303,7 @@ class _Draining:
             Handled(
                 id=slot.id,
                 tenant=slot.tenant,
-                queue=claimed.queue,
+                queue=slot.queue,
                 payload=_payload(slot),
                 attempt=claimed.attempt,
                 outcome=outcome,

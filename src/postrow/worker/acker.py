@@ -18,7 +18,7 @@ from postrow.models import Outcome as Answer
 from postrow.ops import Op, claims
 from postrow.worker.connections import Database, Weather
 from postrow.worker.metrics import End, Meter
-from postrow.worker.slots import Outcome, Slot, Slots
+from postrow.worker.slots import Outcome, Slot, Slots, Verdict
 
 log = logging.getLogger("postrow.worker")
 
@@ -127,10 +127,12 @@ class Acker:
             pass  # a busy row's time has come, or it is only a look
 
     async def _write(self, conn: psycopg.AsyncConnection[Any], batch: list[Slot]) -> None:
-        settled = [slot for slot in batch if slot.settled]
-        batch = [slot for slot in batch if not slot.settled]
-        for verdict in ("done", "fail", "bury", "release"):
-            group = [slot for slot in batch if slot.outcome is not None and slot.outcome.verdict == verdict]
+        settled: list[Slot] = []
+        groups: dict[Verdict, list[Slot]] = {"done": [], "fail": [], "bury": [], "release": []}
+        for slot in batch:
+            assert slot.outcome is not None
+            (settled if slot.settled else groups[slot.outcome.verdict]).append(slot)
+        for verdict, group in groups.items():
             if not group:
                 continue
             try:
@@ -147,7 +149,7 @@ class Acker:
                 if answer == "unknown" and slot.claimed.group_key is not None:
                     settled.append(slot)
             if verdict == "fail":
-                self._retried({slot.claimed.queue for slot in group})
+                self._retried({slot.queue for slot in group})
         if settled:
             await self._free_groups(conn, settled)
 
@@ -156,13 +158,13 @@ class Acker:
 
         That transaction may not have seen the ack of the message before, which this worker wrote at the same time.
         """
-        groups = {(slot.claimed.queue, slot.tenant, slot.claimed.group_key or "") for slot in settled}
+        groups = {(slot.queue, slot.tenant, slot.claimed.group_key or "") for slot in settled}
         await execute_async(conn, claims.free_groups(sorted(groups)))
         for slot in settled:
             if slot.settled:
                 self._settled(slot)
             else:
-                self._made_room(slot.claimed.queue, slot.tenant)
+                self._made_room(slot.queue, slot.tenant)
 
     async def _write_singly(
         self, conn: psycopg.AsyncConnection[Any], group: list[Slot], error: PostrowError | psycopg.Error
@@ -190,7 +192,7 @@ class Acker:
             log.warning(
                 "the outcome (%s) of %s / %s %s was refused: another worker holds the message",
                 slot.outcome.verdict,
-                slot.claimed.queue,
+                slot.queue,
                 slot.tenant,
                 slot.id,
                 extra=self._slots.about(slot),
@@ -209,7 +211,7 @@ class Acker:
         self._slots.discard(slots)
         for slot in slots:
             if slot.claimed.group_key is not None or slot.consumer.limited:
-                self._made_room(slot.claimed.queue, slot.tenant)
+                self._made_room(slot.queue, slot.tenant)
 
     def _settled(self, slot: Slot) -> None:
         """Its handler's own transaction has acknowledged it; what the handler did after that changes nothing."""
@@ -217,7 +219,7 @@ class Acker:
         if slot.outcome.verdict != "done":
             log.warning(
                 "%s / %s %s is done, by its handler's transaction; what came after that is not tried again: %s %s",
-                slot.claimed.queue,
+                slot.queue,
                 slot.tenant,
                 slot.id,
                 slot.outcome.verdict,

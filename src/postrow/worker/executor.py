@@ -143,7 +143,7 @@ class Executor:
         stops = slot.consumer.is_async and (slot.call is None or all(other.lost for other in slot.call.slots))
         log.warning(
             "lost the lease of %s / %s %s: %s",
-            slot.claimed.queue,
+            slot.queue,
             slot.tenant,
             slot.id,
             "its handler is cancelled" if stops else "its handler cannot be stopped, its outcome will be refused",
@@ -339,10 +339,12 @@ class Executor:
         if call is None or not call.left:
             self.running[slot.consumer] -= 1
             self.total -= 1
-        if outcome.verdict in {"fail", "bury"} and not slot.lost:
+        if outcome is not DONE and outcome.verdict in {"fail", "bury"} and not slot.lost:
             self._say_failed(slot, outcome)
         after = slot.then
-        if after is not None and self._goes_on(slot, after):
+        if after is None:
+            pass
+        elif self._goes_on(slot, after):
             slot.then = None
             self.waiting -= 1
             if self._meter is not None:
@@ -368,7 +370,7 @@ class Executor:
         log.info(
             "attempt %s of %s / %s %s failed: %s",
             slot.claimed.attempt,
-            slot.claimed.queue,
+            slot.queue,
             slot.tenant,
             slot.id,
             ": ".join(filter(None, (outcome.type, outcome.error.partition("\n")[0]))),

@@ -90,7 +90,7 @@ def _moment(microseconds: int | None) -> datetime | None:
 _FIELDS: dict[str, Callable[[Slot], Any]] = {
     "id": lambda slot: slot.claimed.id,
     "tenant": lambda slot: slot.claimed.tenant,
-    "queue": lambda slot: slot.claimed.queue,
+    "queue": lambda slot: slot.queue,
     "payload": lambda slot: slot.consumer.queue.codec.decode(slot.claimed.payload),
     "headers": lambda slot: _headers(slot.claimed.headers),
     "attempt": lambda slot: slot.claimed.attempt,

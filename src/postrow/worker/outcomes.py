@@ -44,7 +44,7 @@ def timed_out(timeout: timedelta) -> Outcome:
 
 def lease_lost(slot: Slot) -> LeaseLostError:
     """What `message.extend` raises when another has the message."""
-    return LeaseLostError(f"message {slot.id} of queue {slot.claimed.queue} is held by another worker now")
+    return LeaseLostError(f"message {slot.id} of queue {slot.queue} is held by another worker now")
 
 
 def of_each(value: object, count: int) -> Sequence[Outcome]:

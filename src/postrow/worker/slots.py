@@ -30,37 +30,61 @@ class Outcome:
 
 
 DONE = Outcome("done")
+NEVER = float("inf")
 
 
 class Slot:
     """One message that this worker holds. Times are of time.monotonic()."""
 
-    # what most slots never change stands in the class: a worker makes tens of thousands a second
-    held_until = 0.0  # the handler itself asked for a lease until then
-    deadline = float("inf")  # no renewal after that: the handler's timeout
-    lost = False  # another has the message, and that was said: report nothing
-    started = False  # its handler was: not so while it waits for another of its group
-    ended = False  # its handler has ended, or is not waited for
-    gone = False  # another has it, or it was settled elsewhere, as by the handler: renew no more
-    busy = False  # its row was locked when its outcome was to be written
-    settled = False  # by the handler's own transaction: there is nothing to write
-    outcome: Outcome | None = None
-    ran: float | None = None  # seconds of its handler, which has ended
-    then: Slot | None = None  # of its group: to be handled after it
-    task: asyncio.Task[Any] | None = None  # that runs its handler, which has begun
-    call: Call | None = None  # of a handler that takes many messages: with which others
+    __slots__ = (
+        "busy",
+        "call",
+        "claimed",
+        "consumer",
+        "deadline",
+        "ended",
+        "gone",
+        "held_until",
+        "lost",
+        "outcome",
+        "ran",
+        "renewed",
+        "sent",
+        "settled",
+        "started",
+        "task",
+        "then",
+        "token",
+    )
 
     def __init__(self, claimed: Claimed, token: UUID, consumer: Consumer, renewed: float) -> None:
         self.claimed = claimed
         self.consumer = consumer
         self.token = token
-        self.sent = renewed  # when the claim was
-        self.renewed = renewed  # when the claim, or its last renewal, was sent
+        self.sent = self.renewed = renewed  # when the claim was sent; when that or its last renewal was
+        self.held_until = 0.0  # the handler itself asked for a lease until then
+        self.deadline = NEVER  # no renewal after that: the handler's timeout
+        self.lost = False  # another has the message, and that was said: report nothing
+        self.started = False  # its handler was: not so while it waits for another of its group
+        self.ended = False  # its handler has ended, or is not waited for
+        self.gone = False  # another has it, or it was settled elsewhere, as by the handler: renew no more
+        self.busy = False  # its row was locked when its outcome was to be written
+        self.settled = False  # by the handler's own transaction: there is nothing to write
+        self.outcome: Outcome | None = None
+        self.ran: float | None = None  # seconds of its handler, which has ended
+        self.then: Slot | None = None  # of its group: to be handled after it
+        self.task: asyncio.Task[Any] | None = None  # that runs its handler, which has begun
+        self.call: Call | None = None  # of a handler that takes many messages: with which others
 
     @property
     def tenant(self) -> str:
         """The message's tenant."""
         return self.claimed.tenant
+
+    @property
+    def queue(self) -> str:
+        """The message's queue."""
+        return self.consumer.queue.name
 
     @property
     def id(self) -> UUID:
@@ -144,7 +168,7 @@ class Slots:
         """The fields of a log record about a message."""
         return {
             "message_id": str(slot.id),
-            "queue": slot.claimed.queue,
+            "queue": slot.queue,
             "tenant": slot.tenant,
             "attempt": slot.claimed.attempt,
             "worker": self._worker,
