@@ -137,7 +137,8 @@ class Worker:
         """Work until SIGTERM, SIGINT or `stop`; blocks. In the main thread a second signal ends the process at once.
 
         Its event loop is uvloop's where that is installed (`pip install 'postrow[uvloop]'`), else asyncio's. `serve` is
-        for loops of another kind. While it runs the garbage collector looks at new objects after 10,000 of them, or later.
+        for loops of another kind. While it runs the garbage collector waits for 10,000 new objects, if it did not for
+        more before.
 
         Returns:
             0 when it was stopped; also when handlers had to be released after the grace.
