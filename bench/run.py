@@ -31,11 +31,11 @@ import spike
 import taps
 from bed import PAYLOAD, Figure, backlog, database, drained, fill, worker
 from handles import compare
+from server import serving
 
 import postrow
-from postrow.embedded import Server
 
-SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "4GB", "max_connections": "1300"}  # of 200 idle workers
+CONNECTIONS = 1300  # of 200 idle workers
 
 PGBENCH_SCRIPT = """
 select coalesce(array_agg(c.tenant), '{}') as t, coalesce(array_agg(c.id), '{}') as i,
@@ -210,7 +210,7 @@ def numbers_of(name, options):
 def main():
     options = arguments()
     results = {}
-    with Server(bin_dir=options.bin, settings=SETTINGS) as server:
+    with serving(options.bin, smoke=options.smoke, max_connections=str(CONNECTIONS)) as server:
         for turn in range(1 if options.smoke else options.runs):
             for name in options.workloads:
                 if turn and name in ONCE:

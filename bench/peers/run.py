@@ -17,9 +17,10 @@ import psycopg
 from programs import FailedError, program
 from workloads import SMALL, WORKLOADS
 
-from postrow.embedded import Server
+sys.path.append(str(Path(__file__).parent.parent))
+import plots
+from server import serving
 
-SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "4GB"}  # fsync and synchronous_commit are on by default
 COUNTS = ("run once", "missing", "doubled")
 
 
@@ -89,9 +90,6 @@ def table(peers):
 
 def draw(results, folder):
     """Bars of every figure that is not a count of jobs, one file a workload."""
-    sys.path.append(str(Path(__file__).parent.parent))
-    import plots  # noqa: PLC0415  # the other benchmark's, needed for charts only
-
     for name, peers in results.items():
         columns = dict.fromkeys(key for figures in peers.values() for key in figures if not key.startswith(COUNTS))
         bars = {
@@ -129,7 +127,7 @@ def main():
         numbers["drain"]["workers"] = [int(number) for number in options.workers.split(",")]
     peers, missing = prepare(options.only, options.home.expanduser())
     names = options.workloads or list(WORKLOADS)
-    with Server(bin_dir=options.bin, settings=SETTINGS) as server:
+    with serving(options.bin, smoke=options.smoke) as server:
         results, failures = measure(server, names, peers, 1 if options.smoke else options.runs, numbers)
         version = server.version
     print(f"\nPostgres {version}, {os.cpu_count()} cores, Python {sys.version.split()[0]}")
