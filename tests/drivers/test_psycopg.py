@@ -11,6 +11,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import class_row, dict_row, kwargs_row, namedtuple_row, scalar_row
 
 import postrow
+from postrow.drivers.psycopg3 import OwnConnection, execute_async
 from postrow.errors import (
     AbortedTransactionError,
     BadNameError,
@@ -18,7 +19,7 @@ from postrow.errors import (
     PayloadError,
     UnsupportedHandleError,
 )
-from postrow.ops import produce
+from postrow.ops import Op, produce
 
 
 class Driver:
@@ -370,3 +371,39 @@ async def test_a_long_list_in_a_pipeline_of_the_callers_is_all_or_nothing(tx, do
             await done(postrow.enqueue_many(tx, "q", [*range(200), float("nan")]))
     await done(tx.commit())
     assert stored() == [-1]
+
+
+@pytest.fixture
+async def own(committed):
+    async with await OwnConnection.connect(committed, autocommit=True) as conn:
+        yield conn
+
+
+def numbers(count):
+    return Op("select n::int from generate_series(1, $1::int) n", (count,), lambda rows: [n for (n,) in rows])
+
+
+async def test_a_workers_connection_keeps_a_cursor_but_none_that_holds_many_rows(own):
+    assert await execute_async(own, numbers(2)) == [1, 2]
+    kept = own.take(raw=False)
+    own.put_back(kept, raw=False)
+    assert await execute_async(own, numbers(OwnConnection.MOST_ROWS)) == [*range(1, 101)]
+    assert own.take(raw=False) is kept
+    own.put_back(kept, raw=False)
+    assert await execute_async(own, numbers(OwnConnection.MOST_ROWS + 1)) == [*range(1, 102)]
+    assert own.take(raw=False) is not kept
+
+
+async def test_calls_at_once_on_a_workers_connection_have_a_cursor_each(own):
+    found = await asyncio.gather(*(execute_async(own, numbers(n)) for n in range(5)))
+    assert found == [[*range(1, n + 1)] for n in range(5)]
+
+
+async def test_after_an_error_or_a_cancelled_call_a_workers_connection_gives_right_rows(own):
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        await execute_async(own, Op("select 1 / 0", (), list))
+    assert await execute_async(own, numbers(3)) == [1, 2, 3]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await execute_async(own, Op("select pg_sleep(60)", (), list))
+    assert await execute_async(own, numbers(3)) == [1, 2, 3]

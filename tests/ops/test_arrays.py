@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.rows import tuple_row
 
-from postrow.drivers.psycopg3 import execute, execute_async
+from postrow.drivers.psycopg3 import OwnConnection, execute, execute_async
 from postrow.models import Claimed, moment
 from postrow.ops import Op, arrays, claims
 from postrow.ops.op import single
@@ -142,9 +142,9 @@ def claim(lanes=LANE, **options):
     )  # fmt: skip
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture(params=["sync", "async", "own"])
 async def perform(request, committed):
-    """Runs an op on a connection of a worker's kind, sync or async."""
+    """Runs an op on a connection of a worker's kind: sync, async, or one that keeps its cursors."""
     if request.param == "sync":
         with psycopg.connect(committed, autocommit=True) as conn:
 
@@ -153,7 +153,8 @@ async def perform(request, committed):
 
             yield perform
     else:
-        async with await psycopg.AsyncConnection.connect(committed, autocommit=True) as conn:
+        kind = OwnConnection if request.param == "own" else psycopg.AsyncConnection
+        async with await kind.connect(committed, autocommit=True) as conn:
 
             async def perform(op):
                 return await execute_async(conn, op)

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from postrow.drivers import connecting, pooling
-from postrow.drivers.psycopg3 import execute_async
+from postrow.drivers.psycopg3 import OwnConnection, execute_async
 from postrow.dsn import read
 from postrow.errors import PostrowError, WorkerError
 from postrow.ops import doctor
@@ -62,16 +62,14 @@ class Database:
         self.pooled |= said
         self.shared |= said
 
-    async def connect(self, part: str) -> psycopg.AsyncConnection[Any]:
-        """An async connection in autocommit mode: each of a worker's calls is one transaction.
+    async def connect(self, part: str) -> OwnConnection:
+        """An async connection in autocommit mode, for one task: each of a worker's calls is one transaction.
 
         Raises:
             WorkerError: a pooler is in between that the worker cannot work through; the message says why.
         """
         try:
-            conn = await psycopg.AsyncConnection.connect(
-                conninfo(self.dsn, part), autocommit=True, prepare_threshold=None
-            )
+            conn = await OwnConnection.connect(conninfo(self.dsn, part), autocommit=True, prepare_threshold=None)
         except asyncio.CancelledError as error:
             # psycopg leaves the half-open socket to the garbage collector, and the server waits a minute for us
             traceback.clear_frames(error.__traceback__)

@@ -94,12 +94,20 @@ end
 $$
 
 -- next
+-- Null for null: a lease that the consumer's stands for.
+create or replace function postrow.valid_lease(lease interval) returns boolean
+language sql immutable parallel safe
+as $$
+select lease > interval '0' and lease <= interval '366 days'
+$$
+
+-- next
 -- A lease: longer than nothing, a year at most. Null is the consumer's.
 create or replace function postrow.check_lease(lease interval) returns void
 language plpgsql immutable parallel safe
 as $$
 begin
-    if lease <= interval '0' or lease > interval '366 days' then
+    if not postrow.valid_lease(lease) then
         perform postrow.refuse(format('lease is %s', lease), 'Give a lease longer than 0 and of a year at most.');
     end if;
 end
