@@ -286,6 +286,15 @@ def test_max_bytes_and_pauses_hold_within_a_limit(pg, take):
     assert len(take(pg, max_bytes=210)) == 2
 
 
+@pytest.mark.parametrize("name", ["a", "a.", "a0", "aa", "b", "A", "0"])
+def test_a_claim_of_one_tenant_within_a_limit_takes_nothing_of_its_neighbours(pg, name):
+    limit(pg, max_in_flight=100)
+    for tenant in ("a", "a.", "a0", "aa", "b", "A", "0"):
+        for options in ({}, {"priority": 1}, {"priority": 2, "target": "w"}):
+            pg.put(tenant=tenant, **options)
+    assert [row.tenant for row in claim(pg, 100, tenant=name, worker="w")] == [name] * 3
+
+
 @pytest.mark.parametrize("take", [claim, claim_from_lanes])
 @pytest.mark.parametrize("options", [{}, {"target": "w"}], ids=["plain", "targeted"])
 def test_max_bytes_bounds_the_whole_claim_and_not_each_tenants_part(pg, take, options):

@@ -417,8 +417,10 @@ begin
         from (
             select l.tenant, l.priority, row_number() over (order by l.priority * v_turn, random()) as n,
                 count(*) over (partition by l.priority) as siblings
-            from postrow.lanes(claim.queue, claim.worker) l
-            where (l.ready or claim.after is not null) and (claim.tenant is null or l.tenant = claim.tenant)) l;
+            -- no other name is between the two: '~' sorts behind each character that a name may have
+            from postrow.lanes(claim.queue, claim.worker, left(claim.tenant, -1) || chr(ascii(right(claim.tenant, 1)) - 1) || '~',
+                claim.tenant) l
+            where l.ready or claim.after is not null) l;
         for i in 1 .. least(coalesce(v_lane.siblings, 0), 2) loop  -- the fair share of each, then what is left
             v_at := 1;
             while v_at <= cardinality(v_lane.tenants) and v_left > 0 and (v_bytes is null or v_bytes > 0) loop
