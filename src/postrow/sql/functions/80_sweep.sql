@@ -279,29 +279,50 @@ $$
 
 -- next
 -- Dead letters that died, or were decided, more than the setting dead_letter_days ago. 0, the default: none ever. Those that
--- block a group stay until they are decided.
+-- block a group stay until they are decided, and are not read here: of open ones of groups only the queues and tenants whose
+-- consumer lets a group go on are looked at, found by a loose index scan.
 create or replace function postrow.sweep_dead("limit" int, now timestamptz) returns int
-language plpgsql volatile
+language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 as $$
 #variable_conflict use_column
 declare
     v_days  int := postrow.setting('dead_letter_days')::int;
-    v_done  int;
+    v_old   timestamptz;
+    v_tids  tid[];
 begin
     if v_days = 0 then
         return 0;
     end if;
-    with old as materialized (
+    v_old := sweep_dead.now - v_days * interval '1 day';
+    v_tids := array(
         select d.ctid from postrow.dead_letter d
-        where coalesce(d.resolved_at, d.died_at) < sweep_dead.now - v_days * interval '1 day'
-            and (d.resolved_at is not null or d.group_key is null
-                or (postrow.consumer_of(d.queue, d.tenant)).on_dead is distinct from 'block')
-        limit sweep_dead."limit" for update skip locked
-    ), gone as (
-        delete from postrow.dead_letter d using old o where d.ctid = o.ctid returning 1
-    )
-    select count(*) into v_done from gone;
-    return v_done;
+        where coalesce(d.resolved_at, d.died_at) < v_old and (d.resolved_at is not null or d.group_key is null)
+        order by coalesce(d.resolved_at, d.died_at) limit sweep_dead."limit"
+        for update skip locked);
+    if cardinality(v_tids) < sweep_dead."limit" then
+        v_tids := v_tids || array(
+            with recursive own as (
+                (select d.queue, d.tenant from postrow.dead_letter d
+                 where d.group_key is not null and d.resolved_at is null
+                 order by d.queue, d.tenant, d.group_key limit 1)
+                union all
+                select n.* from own o cross join lateral (
+                    select d.queue, d.tenant from postrow.dead_letter d
+                    where d.group_key is not null and d.resolved_at is null and (d.queue, d.tenant) > (o.queue, o.tenant)
+                    order by d.queue, d.tenant, d.group_key limit 1) n
+            )
+            select f.ctid from own o cross join lateral (
+                select d.ctid from postrow.dead_letter d
+                where d.queue = o.queue and d.tenant = o.tenant and d.resolved_at is null and d.died_at < v_old
+                    and d.group_key is not null
+                order by d.died_at limit sweep_dead."limit" - cardinality(v_tids)
+                for update skip locked) f
+            where (postrow.consumer_of(o.queue, o.tenant)).on_dead is distinct from 'block'
+            limit sweep_dead."limit" - cardinality(v_tids));
+    end if;
+    delete from postrow.dead_letter d where d.ctid = any (v_tids);
+    return cardinality(v_tids);
 end
 $$
 

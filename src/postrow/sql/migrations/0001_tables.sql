@@ -188,6 +188,11 @@ create index dead_letter_group on postrow.dead_letter (queue, tenant, group_key)
     where group_key is not null and resolved_at is null
 
 -- next
+-- sweep (dead): what is older than dead_letter_days, but for what may block a group.
+create index dead_letter_old on postrow.dead_letter (coalesce(resolved_at, died_at))
+    where resolved_at is not null or group_key is null
+
+-- next
 -- show: where a redriven message came from.
 create index dead_letter_redriven on postrow.dead_letter (redriven_as) where redriven_as is not null
 
