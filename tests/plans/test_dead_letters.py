@@ -1,4 +1,4 @@
-"""The sweep of dead letters reads what it deletes, however many there are."""
+"""The sweep of dead letters reads what it deletes, and `show` the one that it looks for, however many there are."""
 
 import secrets
 
@@ -16,9 +16,10 @@ class Letters:
 
     def bury(self, count, days, *, tenant="t", group="null", resolved="null"):
         self.plans.conn.execute(
-            "insert into postrow.dead_letter (tenant, id, queue, priority, hops, attempt, payload, reason, enqueued_at, "
-            f"died_at, group_key, resolved_at) select '{tenant}', gen_random_uuid(), '{self.queue}', 0, 0, 1, '1', 'buried', "
-            f"now(), now() - interval '{days} days' + g * interval '1 ms', {group}, {resolved} "
+            "insert into postrow.dead_letter (tenant, id, queue, priority, hops, attempt, payload, reason, "
+            "enqueued_at, died_at, group_key, resolved_at) "
+            f"select '{tenant}', gen_random_uuid(), '{self.queue}', 0, 0, 1, '1', 'buried', now(), "
+            f"now() - interval '{days} days' + g * interval '1 ms', {group}, {resolved} "
             f"from generate_series(1, {count}) g"
         )
 
@@ -57,3 +58,16 @@ def test_dead_letters_that_block_groups_are_not_read_by_each_sweep(letters):
     work = letters.sweep()
     assert letters.left() == 40_000
     work.assert_in_proportion(0)
+
+
+def test_show_finds_a_dead_letter_by_its_id_alone(letters):
+    letters.bury(20_000, 10)
+    one = "select id from postrow.dead_letter where queue = %s limit 1"
+    [[found]] = letters.plans.conn.execute(one, [letters.queue]).fetchall()
+    letters.plans.measure("show(gen_random_uuid())")
+    work = letters.plans.measure(f"show('{found}')")
+    assert work.given == 1
+    work.assert_in_proportion(1)
+    indexes = "select indexdef from pg_indexes where schemaname = 'postrow' and tablename = 'dead_letter'"
+    beginnings = [row[0].split(" USING ")[1] for row in letters.plans.conn.execute(indexes)]
+    assert len([text for text in beginnings if text.startswith("btree (id")]) == 1, "one index is enough"

@@ -175,7 +175,7 @@ create table postrow.dead_letter (
     payload            jsonb not null,
     headers            jsonb,
     failures           jsonb,
-    primary key (id, tenant)
+    primary key (id, tenant)  -- the id first: show looks for it alone
 )
 
 -- next
@@ -195,10 +195,6 @@ create index dead_letter_old on postrow.dead_letter (coalesce(resolved_at, died_
 -- next
 -- show: where a redriven message came from.
 create index dead_letter_redriven on postrow.dead_letter (redriven_as) where redriven_as is not null
-
--- next
--- show, by id alone.
-create index dead_letter_id on postrow.dead_letter (id)
 
 -- next
 -- The ledger behind caller-supplied ids, deduplication and once: its key is inserted in the caller's
