@@ -280,7 +280,7 @@ $$
 -- next
 -- Dead letters that died, or were decided, more than the setting dead_letter_days ago. 0, the default: none ever. Those that
 -- block a group stay until they are decided, and are not read here: of open ones of groups only the queues and tenants whose
--- consumer lets a group go on are looked at, found by a loose index scan.
+-- consumer lets a group go on are looked at.
 create or replace function postrow.sweep_dead("limit" int, now timestamptz) returns int
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
@@ -302,17 +302,7 @@ begin
         for update skip locked);
     if cardinality(v_tids) < sweep_dead."limit" then
         v_tids := v_tids || array(
-            with recursive own as (
-                (select d.queue, d.tenant from postrow.dead_letter d
-                 where d.group_key is not null and d.resolved_at is null
-                 order by d.queue, d.tenant, d.group_key limit 1)
-                union all
-                select n.* from own o cross join lateral (
-                    select d.queue, d.tenant from postrow.dead_letter d
-                    where d.group_key is not null and d.resolved_at is null and (d.queue, d.tenant) > (o.queue, o.tenant)
-                    order by d.queue, d.tenant, d.group_key limit 1) n
-            )
-            select f.ctid from own o cross join lateral (
+            select f.ctid from postrow.dead_of_groups() o cross join lateral (
                 select d.ctid from postrow.dead_letter d
                 where d.queue = o.queue and d.tenant = o.tenant and d.resolved_at is null and d.died_at < v_old
                     and d.group_key is not null

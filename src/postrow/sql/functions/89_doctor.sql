@@ -188,6 +188,44 @@ end
 $$
 
 -- next
+-- Groups of which messages wait behind a dead letter that died over ten minutes ago, where the consumer lets it block them: a
+-- person has to decide. Looks at 1,000 dead letters of each queue and tenant at most. Internal.
+create or replace function postrow.doctor_groups(now timestamptz, out level text, out detail text, out advice text)
+language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+as $$
+#variable_conflict use_column
+declare
+    v_oldest  timestamptz;
+    v_names   text[];
+begin
+    select min(g.died_at), array_agg(format('%s%s (%s, %s)', g.queue,
+            case when g.tenant <> 'default' then ' of tenant ' || g.tenant else '' end,
+            case when g.groups = 1 then '1 group' else g.groups || ' groups' end,
+            postrow.said(doctor_groups.now - g.died_at)) order by g.died_at, g.queue, g.tenant)
+        into v_oldest, v_names
+    from (
+        select o.queue, o.tenant, count(distinct b.group_key) as groups, min(b.died_at) as died_at
+        from postrow.dead_of_groups() o
+        cross join lateral (
+            select d.group_key, d.died_at from postrow.dead_letter d
+            where d.queue = o.queue and d.tenant = o.tenant and d.group_key is not null and d.resolved_at is null
+            order by d.queue, d.tenant, d.group_key limit 1000) b
+        where (postrow.consumer_of(o.queue, o.tenant)).on_dead = 'block'
+            and b.died_at < doctor_groups.now - interval '10 min'
+            and exists (select from postrow.message m
+                where m.queue = o.queue and m.tenant = o.tenant and m.group_key = b.group_key and m.claim_token is null)
+        group by o.queue, o.tenant
+    ) g;
+    level := coalesce(postrow.grade(doctor_groups.now - v_oldest, '10 min', '1 day'), 'ok');
+    detail := case when v_names is null then 'no group waits for a decision about a dead letter'
+        else format('groups wait behind a dead letter: %s', postrow.listed(v_names)) end;
+    advice := case when v_names is not null
+        then 'Decide them: postrow dead list --queue QUEUE, then postrow dead redrive ID, or postrow dead resolve ID --as handled --reason TEXT' end;
+end
+$$
+
+-- next
 -- Schedules that were due over a minute ago, and of which nobody has enqueued that time. Internal.
 create or replace function postrow.doctor_schedules(now timestamptz, out level text, out detail text, out advice text)
 language plpgsql volatile
@@ -308,6 +346,7 @@ begin
     return query select 'backlog', d.* from postrow.doctor_queues(v_now, true) d;
     return query select 'targets', d.* from postrow.doctor_targets(v_now) d;
     return query select 'pauses', d.* from postrow.doctor_paused(v_now) d;
+    return query select 'groups', d.* from postrow.doctor_groups(v_now) d;
     return query select 'schedules', d.* from postrow.doctor_schedules(v_now) d;
     return query select 'leases', d.* from postrow.doctor_leases(v_now) d;
     return query select 'history', d.* from postrow.doctor_history(v_now) d;
