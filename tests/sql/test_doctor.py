@@ -104,6 +104,33 @@ def test_a_worker_that_has_the_queue_for_another_tenant_is_no_consumer(pg, clock
     assert check("consumers").detail == "ready messages, and no living worker: q (5 min)"
 
 
+def test_a_tenants_own_consumer_is_served_by_workers_of_its_own(pg, clock, check):
+    pg.rows("register_consumer", queue="q", handler="h")
+    pg.rows("register_consumer", queue="q", handler="theirs", tenant="acme")
+    pg.put("q", tenant="acme")
+    clock.advance(300)
+    beat(pg, "fleet", tenants=["*"])
+    assert check("consumers").detail == "ready messages, and no living worker: q (5 min)"
+    assert [(row.tenant, row.workers) for row in pg.rows("status")] == [("acme", 0)]
+
+    beat(pg, "theirs", queues=["q", "q", "r"], tenants=["beta", "acme", "*"])
+    assert check("consumers").level == "ok"
+    assert [(row.tenant, row.workers) for row in pg.rows("status")] == [("acme", 1)]
+
+    pg.put("q", tenant="umbrella")
+    clock.advance(61)
+    beat(pg, "theirs", queues=["q", "r"], tenants=["acme", "*"])
+    assert check("consumers").detail == "ready messages, and no living worker: q (1 min)"
+
+
+def test_a_worker_that_does_not_say_whose_its_queues_are_serves_all(pg, clock, check):
+    pg.rows("register_consumer", queue="q", handler="h", tenant="acme")
+    pg.put("q", tenant="acme")
+    clock.advance(300)
+    beat(pg)
+    assert check("consumers").level == "ok"
+
+
 def test_what_is_scheduled_or_claimed_needs_no_consumer(pg, clock, check):
     pg.put("later", delay=timedelta(hours=1))
     pg.put("taken")

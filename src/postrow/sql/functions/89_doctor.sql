@@ -98,8 +98,7 @@ begin
         where r.due < doctor_queues.now - interval '1 min'
             and not exists (select from postrow.pause p where p.queue in (r.queue, '*') and p.tenant in (r.tenant, '*'))
             and doctor_queues.served = (
-                exists (select from postrow.worker w
-                    where r.queue = any (w.queues) and w.beat_at > doctor_queues.now - interval '1 min')
+                postrow.living(r.queue, (postrow.consumer_of(r.queue, r.tenant)).tenant, doctor_queues.now) > 0
                 -- a worker of the queue may have it for another tenant only
                 and ((postrow.consumer_of(r.queue, r.tenant)).handler is not null
                     or not exists (select from postrow.consumer c where c.queue = r.queue)))

@@ -316,6 +316,7 @@ create table postrow.worker (
     host        text not null,
     pid         int not null,
     queues      text[] not null,
+    tenants     text[],  -- of each queue: whose consumer it is, '*' for all; null: it does not say
     version     text not null,
     started_at  timestamptz not null,
     beat_at     timestamptz not null,
