@@ -144,6 +144,10 @@ create index history_subject on postrow.history (tenant, subject) where subject 
 create table postrow.history_default partition of postrow.history default
 
 -- next
+-- sweep (history): whose rows these are.
+create index history_default_finished on postrow.history_default (finished_at)
+
+-- next
 -- Messages that ran out of attempts, expired or were buried; kept until a person decides.
 create table postrow.dead_letter (
     id                 uuid not null,
