@@ -16,8 +16,8 @@ one_warning_more = pytest.mark.session("a pooler in between is a warning of its 
 starts_its_own = pytest.mark.session("it starts poolers of its own")
 
 CHECKS = [
-    *("schema", "copy", "consumers", "backlog", "targets", "pauses", "schedules", "leases", "history", "snapshot"),
-    *("vacuum", "taps", "freeze", "indexes", "privileges", "clocks", "pooler"),
+    *("schema", "copy", "consumers", "backlog", "targets", "pauses", "groups", "schedules", "leases", "history"),
+    *("snapshot", "vacuum", "taps", "freeze", "indexes", "privileges", "clocks", "pooler"),
 ]
 NO_WORKER = "update postrow.message set available_at = available_at - %s::interval"
 
@@ -37,7 +37,7 @@ def test_a_healthy_database_is_said_to_be_so(run):
     place, _, fine, _, summary = ended.out.splitlines()
     assert re.fullmatch(r"127\.0\.0\.1:\d+/test_\w+", place)
     assert fine == f"ok       {', '.join(CHECKS)}"
-    assert summary == "nothing is wrong; 17 of 17 checks are fine"
+    assert summary == "nothing is wrong; 18 of 18 checks are fine"
 
 
 @one_warning_more
@@ -65,7 +65,7 @@ def test_a_problem_is_said_with_what_to_do_and_exits_1(run, db):
         "problem  consumers   ready messages, and no living worker: emails (3 h)",
         "                     → Start a worker that handles them: postrow worker MODULE:APP. See: postrow status",
     ]
-    assert ended.out.splitlines()[-1] == "1 problem; 16 of 17 checks are fine"
+    assert ended.out.splitlines()[-1] == "1 problem; 17 of 18 checks are fine"
 
 
 @one_warning_more
@@ -75,7 +75,7 @@ def test_a_warning_exits_0_and_with_strict_1(run, db):
     ended = run("doctor")
     assert ended.code == 0
     assert "\nwarning  consumers   ready messages, and no living worker: emails (3 min)\n" in ended.out
-    assert ended.out.endswith("1 warning; 16 of 17 checks are fine\n")
+    assert ended.out.endswith("1 warning; 17 of 18 checks are fine\n")
     assert run("doctor", "--strict").code == 1
     db.conn.execute("delete from postrow.message")
     assert run("doctor", "--strict").code == 0
@@ -91,7 +91,7 @@ def test_problems_stand_before_warnings(run, db):
     finally:
         db.conn.execute("alter table postrow.seen reset (autovacuum_enabled)")
     assert [line.split()[0] for line in lines if re.match("[a-z]+ {2,}", line)] == ["problem", "warning", "ok"]
-    assert lines[-1] == "1 problem, 1 warning; 15 of 17 checks are fine"
+    assert lines[-1] == "1 problem, 1 warning; 16 of 18 checks are fine"
 
 
 def test_what_is_in_the_database_cannot_steer_the_terminal(run, db):

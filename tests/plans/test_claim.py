@@ -35,6 +35,17 @@ def test_claim_from_a_thousand_lanes(full):
     work.assert_in_proportion(100, lanes=1_000)
 
 
+def test_claim_of_one_tenant_within_a_limit_passes_by_the_lanes_of_others(full):
+    with full.conn.transaction(force_rollback=True):
+        full.conn.execute("select postrow.register_consumer('wide', 'h', max_in_flight => 1000000)")
+        # the leases that it counts are read by both
+        lane = full.measure("claim_lanes('wide', '{t501}', '{0}', '{null}', 5, 5, worker => 'w', lease => '1 day')")
+        work = full.measure("claim('wide', 5, tenant => 't500', worker => 'w', lease => '1 day')")
+    assert work.given == lane.given == 5
+    assert work.rows < lane.rows + 100, lane
+    assert work.pages < lane.pages + 300, lane
+
+
 def test_messages_for_a_laptop_that_is_closed_cost_the_others_nothing(full):
     """Ten thousand of them, in the lane from which another worker claims."""
     with full.conn.transaction(force_rollback=True):

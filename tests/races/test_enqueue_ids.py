@@ -88,6 +88,23 @@ def test_under_an_older_snapshot_a_rival_that_committed_is_40001(actors, mode, w
     late.commit()
 
 
+@pytest.mark.parametrize(
+    "mode", ["", "isolation level repeatable read", "isolation level serializable"], ids=["rc", "rr", "ser"]
+)
+@pytest.mark.parametrize("given", [True, False], ids=["a caller's id", "the database's"])
+def test_an_open_dead_letter_has_its_id_in_each_isolation_level(actors, mode, given):
+    worker, producer = actors("worker"), actors("producer")
+    mine = worker.put(id=uuid4() if given else None)
+    producer.begin(mode)
+    if given:
+        producer.query("select count(*) from postrow.setting")  # takes the snapshot
+    worker.settle("bury", worker.take(), reasons=["no"])
+    assert producer.rows("enqueue", **enqueue(mine, "again")) == [(mine, True)]
+    producer.commit()
+    assert worker.find("message", mine) is None
+    assert worker.find("dead_letter", mine).resolved_at is None
+
+
 def test_serializable_producers_of_different_ids_do_not_fail_each_other(actors):
     producers = [actors("one"), actors("two")]
     for producer in producers:

@@ -214,3 +214,11 @@ def test_a_worker_that_says_that_it_lives_is_told_how_many_share_its_queues(pg, 
     assert beat("w1", "a", "b", worker=mine) == 2
     clock.advance(61)
     assert beat("w1", "a", "b", worker=mine) == 1
+
+
+def test_a_worker_says_whose_each_of_its_queues_is(pg):
+    says = {"id": uuid4(), "name": "w", "host": "h", "pid": 1, "queues": ["a", "b"], "version": "0"}
+    assert pg.refused("beat", **says, tenants=["*"]).sqlstate == "PW003"
+    pg.rows("beat", **says, tenants=["*", "acme"])
+    pg.rows("beat", **says, tenants=["acme", "*"])
+    assert pg.query("select tenants from postrow.worker") == [(["acme", "*"],)]

@@ -187,6 +187,23 @@ def test_the_days_of_a_dead_letter_count_from_the_decision_about_it(pg, clock):
     assert pg.find("dead_letter", id_) is None
 
 
+def test_a_sweep_deletes_as_many_old_dead_letters_as_it_may_and_those_of_groups_too(pg, clock):
+    pg.value("configure", name="dead_letter_days", value="30")
+    pg.rows("register_consumer", queue="q", handler="h", tenant="blocks", on_dead="block")
+    for tenant in ("acme", "beta", "blocks"):
+        for group in (None, "g", "h"):
+            pg.put(tenant=tenant, group_key=group)
+    pg.settle("bury", pg.take(100), reasons=["x"] * 9)
+    clock.advance(31 * 86_400)
+    done = [pg.row("sweep", step="dead", limit=4) for _ in range(3)]
+    assert [(row.done, row.more) for row in done] == [(4, True), (3, False), (0, False)]
+    left = pg.query("select id, tenant, group_key from postrow.dead_letter order by group_key")
+    assert [(row.tenant, row.group_key) for row in left] == [("blocks", "g"), ("blocks", "h")]
+    pg.value("resolve", id=left[0].id, tenant="blocks", resolution="handled", reason="by hand")
+    clock.advance(31 * 86_400)
+    assert pg.row("sweep", step="dead").done == 1
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("dead_letter_days", "-1"), ("dead_letter_days", "36501"), ("max_hops", "0"), ("max_hops", "1001")],

@@ -16,6 +16,7 @@ CHECKS = (
         "backlog",
         "targets",
         "pauses",
+        "groups",
         "schedules",
         "leases",
         "history",
@@ -101,6 +102,33 @@ def test_a_worker_that_has_the_queue_for_another_tenant_is_no_consumer(pg, clock
     clock.advance(300)
     beat(pg)
     assert check("consumers").detail == "ready messages, and no living worker: q (5 min)"
+
+
+def test_a_tenants_own_consumer_is_served_by_workers_of_its_own(pg, clock, check):
+    pg.rows("register_consumer", queue="q", handler="h")
+    pg.rows("register_consumer", queue="q", handler="theirs", tenant="acme")
+    pg.put("q", tenant="acme")
+    clock.advance(300)
+    beat(pg, "fleet", tenants=["*"])
+    assert check("consumers").detail == "ready messages, and no living worker: q (5 min)"
+    assert [(row.tenant, row.workers) for row in pg.rows("status")] == [("acme", 0)]
+
+    beat(pg, "theirs", queues=["q", "q", "r"], tenants=["beta", "acme", "*"])
+    assert check("consumers").level == "ok"
+    assert [(row.tenant, row.workers) for row in pg.rows("status")] == [("acme", 1)]
+
+    pg.put("q", tenant="umbrella")
+    clock.advance(61)
+    beat(pg, "theirs", queues=["q", "r"], tenants=["acme", "*"])
+    assert check("consumers").detail == "ready messages, and no living worker: q (1 min)"
+
+
+def test_a_worker_that_does_not_say_whose_its_queues_are_serves_all(pg, clock, check):
+    pg.rows("register_consumer", queue="q", handler="h", tenant="acme")
+    pg.put("q", tenant="acme")
+    clock.advance(300)
+    beat(pg)
+    assert check("consumers").level == "ok"
 
 
 def test_what_is_scheduled_or_claimed_needs_no_consumer(pg, clock, check):
@@ -204,6 +232,43 @@ def test_a_pause_that_nothing_waits_behind_is_fine(pg, clock, check):
     clock.advance(3600)
 
     assert check("pauses").level == "ok"
+
+
+@pytest.mark.parametrize(("seconds", "level"), [(590, "ok"), (610, "warning"), (86_410, "problem")])
+def test_groups_behind_a_dead_letter_are_graded_by_its_age(pg, clock, check, seconds, level):
+    pg.rows("register_consumer", queue="q", handler="h", on_dead="block")
+    for tenant, key in [("acme", "a"), ("acme", "b"), ("acme", "alone"), ("default", "c")]:
+        pg.put(tenant=tenant, group_key=key)
+    pg.settle("bury", pg.take(10), reasons=["no"] * 4)
+    for tenant, key in [("acme", "a"), ("acme", "b"), ("default", "c")]:
+        pg.put(tenant=tenant, group_key=key)
+    clock.advance(seconds)
+
+    found = check("groups")
+    assert found.level == level
+    if level != "ok":
+        assert re.fullmatch(
+            r"groups wait behind a dead letter: q of tenant acme \(2 groups, (10 min|1 d)\), q \(1 group, \1\)",
+            found.detail,
+        )
+        assert "postrow dead list" in found.advice
+    for row in pg.query("select id, tenant from postrow.dead_letter"):
+        pg.rows("resolve", id=row.id, tenant=row.tenant, resolution="handled", reason="by hand")
+    assert check("groups").level == "ok"
+
+
+def test_a_dead_letter_that_its_group_goes_on_past_is_fine(pg, clock, check):
+    pg.rows("register_consumer", queue="q", handler="h")
+    pg.rows("register_consumer", queue="other", handler="h", on_dead="block")
+    pg.put(group_key="a")
+    pg.settle("bury", pg.take(), reasons=["no"])
+    pg.put(group_key="a")
+    pg.put("other")
+    pg.settle("bury", pg.take(queue="other"), reasons=["no"])
+    pg.put("other")
+    clock.advance(7200)
+
+    assert check("groups").level == "ok"
 
 
 @pytest.mark.parametrize(("seconds", "level"), [(50, "ok"), (70, "warning"), (700, "problem")])

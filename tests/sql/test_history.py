@@ -111,6 +111,76 @@ def test_rows_that_no_day_took_are_moved_to_days_of_their_own(pg, clock):
     assert [where_is(pg, id_) for id_ in sent] == [["history_20400101"], ["history_20400102"]]
 
 
+def finish(pg, moment, count, step="1 s"):
+    """Rows as acks leave them, from a moment on."""
+    pg.query(
+        "insert into postrow.history (tenant, id, queue, priority, payload, enqueued_at, finished_at, attempt, hops, "
+        "outcome) select 't', pg_catalog.gen_random_uuid(), 'q', 0, '1', pg_catalog.now(), "
+        "%s::timestamptz + (g - 1) * %s::interval, 1, 0, 'done' from pg_catalog.generate_series(1, %s) g",
+        [moment, step, count],
+    )
+
+
+def spread(pg):
+    """How many rows stand in each partition."""
+    counted = (
+        "select tableoid::pg_catalog.regclass::text as name, count(*) as n from postrow.history group by 1 order by 1"
+    )
+    return [(row.name.removeprefix("postrow.history_"), row.n) for row in pg.query(counted)]
+
+
+def moves(pg):
+    """What each call of a sweep that moves 100 rows at most leaves in the default partition."""
+    left = []
+    while pg.row("sweep", step="history", limit=1).done:
+        left.append(dict(spread(pg)).get("default", 0))
+        assert len(left) < 100
+    return left
+
+
+def test_a_day_with_many_rows_in_the_default_partition_is_moved_in_parts(pg, clock):
+    pg.rows("configure", name="history_days", value="36500")
+    sweep_all(pg)
+    finish(pg, datetime(2010, 1, 1, 5, tzinfo=UTC), 250)
+    finish(pg, datetime(2010, 1, 2, tzinfo=UTC), 100)
+    assert moves(pg) == [250, 150, 100, 0]
+    assert spread(pg) == [
+        ("20100101_050000000000", 100),
+        ("20100101_050140000000", 100),
+        ("20100101_050320000000", 50),
+        ("20100102", 100),
+    ]
+    pg.rows("configure", name="history_days", value="1")
+    assert sweep_all(pg) == 4
+    assert spread(pg) == []
+
+
+def test_rows_of_one_moment_are_moved_together_and_come_between_parts_that_are_there(pg, clock):
+    pg.rows("configure", name="history_days", value="36500")
+    sweep_all(pg)
+    noon = datetime(2010, 1, 1, 12, tzinfo=UTC)
+    finish(pg, noon, 150, step="0 s")
+    assert moves(pg) == [0]
+    assert spread(pg) == [("20100101_120000000000", 150)]
+    for moment in (noon - timedelta(hours=1), noon + timedelta(microseconds=1), noon + timedelta(hours=1)):
+        finish(pg, moment, 1)
+    assert moves(pg) == [2, 0]
+    assert spread(pg) == [
+        ("20100101_110000000000", 1),
+        ("20100101_120000000000", 150),
+        ("20100101_120000000001", 2),
+    ]
+
+
+def test_a_day_that_is_not_over_waits_with_many_rows_and_the_others_go_on(pg, clock):
+    clock.set(datetime(2040, 1, 1, 12, tzinfo=UTC))
+    finish(pg, clock.now, 101)
+    assert moves(pg) == [101] * 7 + [101] * 8, "days ahead, and old ones"
+    clock.advance(86_400)
+    assert moves(pg)[-2:] == [1, 0]
+    assert [n for _, n in spread(pg)] == [100, 1]
+
+
 def test_a_partition_is_dropped_when_all_of_its_days_are_over(pg, clock):
     sweep_all(pg)
     first = partitions(pg)[0]

@@ -212,7 +212,7 @@ def test_a_claim_that_waited_for_the_lock_does_not_fill_a_bucket_twice(pg, clock
     begun = clock.now - timedelta(seconds=5)
     rows = pg.query(
         "select * from postrow.claim_limited('q', '{default}', '{0}', '{null}', 1, 1, '60 s', null, "
-        "gen_random_uuid(), null, null, %s)",
+        "gen_random_uuid(), null, null, %s, true)",
         [begun],
     )
     assert len([row for row in rows if row.id]) == 1
@@ -284,6 +284,26 @@ def test_max_bytes_and_pauses_hold_within_a_limit(pg, take):
     pg.put(tenant="acme")
     pg.value("pause", tenant="acme")
     assert len(take(pg, max_bytes=210)) == 2
+
+
+@pytest.mark.parametrize("name", ["a", "a.", "a0", "aa", "b", "A", "0"])
+def test_a_claim_of_one_tenant_within_a_limit_takes_nothing_of_its_neighbours(pg, name):
+    limit(pg, max_in_flight=100)
+    for tenant in ("a", "a.", "a0", "aa", "b", "A", "0"):
+        for options in ({}, {"priority": 1}, {"priority": 2, "target": "w"}):
+            pg.put(tenant=tenant, **options)
+    assert [row.tenant for row in claim(pg, 100, tenant=name, worker="w")] == [name] * 3
+
+
+@pytest.mark.parametrize("take", [claim, claim_from_lanes])
+@pytest.mark.parametrize("options", [{}, {"target": "w"}], ids=["plain", "targeted"])
+def test_max_bytes_bounds_the_whole_claim_and_not_each_tenants_part(pg, take, options):
+    limit(pg, max_in_flight=100)
+    for tenant in ("acme", "beta", "gamma"):
+        pg.put(payload="x" * 100, tenant=tenant, **options)
+    assert len(take(pg, max_bytes=110, worker="w")) == 1
+    assert len(take(pg, max_bytes=1, worker="w")) == 1, "one fits always"
+    assert len(take(pg, max_bytes=1, worker="w")) == 1
 
 
 @pytest.mark.parametrize("mode", ["REPEATABLE_READ", "SERIALIZABLE"])

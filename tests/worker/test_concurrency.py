@@ -146,6 +146,7 @@ def test_a_tenants_own_consumer_gets_its_messages_and_the_other_all_the_rest(app
     wait_for(lambda: db.live() == 0)
     assert seen["acme"] == ["acme"] * 5
     assert sorted(seen["all"]) == ["beta"] * 5 + ["default"] * 5 + ["zeta"] * 5
+    assert db.rows("select queues, tenants from postrow.worker") == [(["q", "q"], ["*", "acme"])]
 
 
 def test_a_worker_with_only_a_tenants_consumer_leaves_the_others_alone(app, db, start, wait_for):

@@ -73,12 +73,23 @@ def consumers(queue: str) -> Op[dict[str, str]]:
 
 
 def beat(
-    id_: UUID, *, name: str, host: str, pid: int, queues: Sequence[str], version: str, clock: datetime | None = None
+    id_: UUID,
+    *,
+    name: str,
+    host: str,
+    pid: int,
+    consumed: Sequence[tuple[str, str]],
+    version: str,
+    clock: datetime | None = None,
 ) -> Op[int]:
-    """Say that a worker lives, and what time it is by its own clock; how many that have one of these queues do."""
+    """Say that a worker lives, and what time it is by its own clock; how many that have one of its queues do.
+
+    Of `consumed` each is a queue, and the tenant whose consumer it is, "*" for all.
+    """
+    queues, tenants = [queue for queue, _ in consumed], [tenant for _, tenant in consumed]
     return Op(
-        "select postrow.beat($1::uuid, $2::text, $3::text, $4::int, $5::text[], $6::text, $7::timestamptz)",
-        (id_, name, host, pid, list(queues), version, clock),
+        "select postrow.beat($1::uuid, $2::text, $3::text, $4::int, $5::text[], $6::text, $7::timestamptz, $8::text[])",
+        (id_, name, host, pid, queues, version, clock, tenants),
         single,
     )
 

@@ -155,7 +155,8 @@ def consumers() -> Op[list[dict[str, Any]]]:
         "'rate_period', extract(epoch from c.rate_period), "
         "'tenant_rate_period', extract(epoch from c.tenant_rate_period), "
         "'workers', (select count(*) from postrow.worker w "
-        "where c.queue = any (w.queues) and w.beat_at > postrow.clock() - interval '1 minute')))::text "
+        "where w.beat_at > postrow.clock() - interval '1 minute' and exists (select from unnest(w.queues, w.tenants) "
+        "u(queue, tenant) where u.queue = c.queue and (u.tenant = c.tenant) is not false))))::text "
         "from postrow.consumer c order by c.queue, c.tenant",
         (),
         _read_json,

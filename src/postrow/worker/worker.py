@@ -400,7 +400,7 @@ class Worker:
             name=self.name,
             host=socket.gethostname(),
             pid=os.getpid(),
-            queues=sorted({consumer.queue.name for consumer in self.consumers}),
+            consumed=sorted((consumer.queue.name, consumer.tenant) for consumer in self.consumers),
             version=_package_version(),
             clock=datetime.now(UTC),
         )

@@ -156,6 +156,64 @@ end
 $$
 
 -- next
+-- Whether a jsonb may be over 256 MB as text. That may be much longer: a number of 16 bytes has up to 147,456 digits. Of 24 kB
+-- it never is; how much a compressed value is cannot be told. Asked with each message, so it is inlined. Internal.
+create or replace function postrow.may_be_long(value jsonb) returns boolean
+language sql stable parallel safe
+as $$
+select pg_catalog.pg_column_size(value) > 24576 or pg_catalog.pg_column_compression(value) is not null
+$$
+
+-- next
+-- Refuses what is over so many MB as text: at 1 GB nobody could claim it, or what is behind it in its lane. Writes it out, so
+-- ask may_be_long first. Internal. Raises PW003.
+create or replace function postrow.check_text(what text, value jsonb, most int) returns void
+language plpgsql stable parallel safe
+as $$
+declare
+    v_long  boolean;
+begin
+    begin
+        v_long := octet_length(value::text) > most * 1048576::bigint;
+    exception when program_limit_exceeded then  -- over 1 GB
+        v_long := true;
+    end;
+    if v_long then
+        perform postrow.refuse(format('the text of %s is over %s MB', what, most),
+            'Store the content elsewhere and enqueue a reference to it.');
+    end if;
+end
+$$
+
+-- next
+-- Refuses a payload that is null, or over 512 MB as text. True. Internal. Raises PW003.
+create or replace function postrow.check_payload(payload jsonb) returns boolean
+language plpgsql stable parallel safe
+as $$
+begin
+    if payload is null then
+        perform postrow.refuse('payload is null', 'Give a JSON value; ''null''::jsonb is one.');
+    elsif postrow.may_be_long(payload) then
+        perform postrow.check_text('payload', payload, 512);
+    end if;
+    return true;
+end
+$$
+
+-- next
+-- A line of enqueue_lines as jsonb, one that is long enough for its text to be too long. Internal. Raises PW003.
+create or replace function postrow.long_line(line text, n bigint) returns jsonb
+language plpgsql stable parallel safe
+as $$
+declare
+    v_payload  jsonb := line;
+begin
+    perform postrow.check_text(format('payload of line %s', n), v_payload, 512);
+    return v_payload;
+end
+$$
+
+-- next
 -- Every option of a message, for all that enqueue. True: as an expression it costs enqueue half of what `perform` takes,
 -- which is a query. Raises PW002, PW003.
 create or replace function postrow.check_message(
@@ -205,8 +263,12 @@ begin
     if subject is not null then
         perform postrow.check_label('subject', subject);
     end if;
-    if headers is not null and jsonb_typeof(headers) <> 'object' then
-        perform postrow.refuse('headers have to be a JSON object');
+    if headers is not null then
+        if jsonb_typeof(headers) <> 'object' then
+            perform postrow.refuse('headers have to be a JSON object');
+        elsif postrow.may_be_long(headers) then
+            perform postrow.check_text('headers', headers, 256);
+        end if;
     end if;
     if group_key is not null then
         perform postrow.check_label('group_key', group_key);

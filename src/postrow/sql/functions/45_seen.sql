@@ -50,8 +50,9 @@ $$
 -- Takes a caller's own id for one message of one queue. Gives null when it is new, else the id of the present message, the
 -- same as a rule, also after that was settled. Keeps the id's row in `seen` until `until`. Where that row is new, or past
 -- its time, a live message or an open dead letter still counts; no rival can race for that look, since all who bring ids
--- go through `seen`. A new row under SERIALIZABLE is not followed by that look: two producers who read where the
--- other writes would be 40001 for no reason. (What is left then, an id that the database made itself, is 23505.)
+-- go through `seen`. Under SERIALIZABLE a new row is followed by the look for a dead letter alone: two producers who read
+-- where the other writes would be 40001 for no reason, and no producer writes there. (What is left then, an id that the
+-- database made itself, is 23505. Such a one whose message died after this transaction's snapshot is not seen.)
 -- Raises PW006 when the id belongs to another queue. Internal.
 create or replace function postrow.take_id(
     tenant text, id uuid, queue text, until timestamptz, now timestamptz
@@ -66,12 +67,11 @@ begin
     v_sight := postrow.first_sight(take_id.tenant, 'id', take_id.id::text, take_id.queue, take_id.id,
         take_id.until, take_id.now);
     if v_sight.fresh then
-        if v_sight.present_id is null and current_setting('transaction_isolation') = 'serializable' then
-            return null;
+        if v_sight.present_id is not null or current_setting('transaction_isolation') <> 'serializable' then
+            select m.queue into v_present from postrow.message m
+            where m.tenant = take_id.tenant and m.id = take_id.id;
         end if;
-        select m.queue into v_present from postrow.message m
-        where m.tenant = take_id.tenant and m.id = take_id.id;
-        if not found then
+        if v_present is null then
             select d.queue into v_present from postrow.dead_letter d
             where d.tenant = take_id.tenant and d.id = take_id.id and d.resolved_at is null;
         end if;

@@ -24,8 +24,8 @@ declare
     v_due      timestamptz;
     v_present  uuid;
 begin
-    if payload is null then
-        perform postrow.refuse('payload is null', 'Give a JSON value; ''null''::jsonb is one.');
+    if payload is null or postrow.may_be_long(payload) then
+        perform postrow.check_payload(payload);
     end if;
     if hops is distinct from 0 then
         perform postrow.check_hops(hops);
@@ -73,6 +73,7 @@ as $$
 declare
     v_varying  constant text[] := '{payload,subject,headers,id,group_key}';
     v_row      record;
+    v_long     boolean := false;
 begin
     own := false;
     ids := false;
@@ -95,7 +96,8 @@ begin
             min(e.ordinality) filter (where e.value ->> 'group_key' = '' or length(e.value ->> 'group_key') > 200)
                 as bad_group,
             min(e.ordinality) filter (where jsonb_typeof(e.value -> 'headers') not in ('object', 'null'))
-                as bad_headers
+                as bad_headers,
+            bool_or(postrow.may_be_long(e.value)) as long
         from jsonb_array_elements(check_each.messages) with ordinality e group by 4
     loop
         if v_row.bad_shape is not null then
@@ -113,6 +115,7 @@ begin
         elsif v_row.bad_headers is not null then
             perform postrow.refuse(format('headers of message %s have to be a JSON object', v_row.bad_headers));
         end if;
+        v_long := v_long or v_row.long;
         own := own or v_row.ids or v_row.varying or v_row.own <> '{}';
         ids := ids or v_row.ids;
         keys := keys or v_row.keys;
@@ -132,6 +135,11 @@ begin
             group_key text, dedup_key text, dedup_for interval, dedup_while text, expires_at timestamptz,
             headers jsonb);
     end loop;
+    if v_long then
+        perform postrow.check_text(format('payload of message %s', e.ordinality), e.value -> 'payload', 512),
+            postrow.check_text(format('headers of message %s', e.ordinality), e.value -> 'headers', 256)
+        from jsonb_array_elements(check_each.messages) with ordinality e where postrow.may_be_long(e.value);
+    end if;
 end
 $$
 
@@ -311,7 +319,10 @@ begin
     insert into postrow.message (tenant, id, queue, priority, payload, headers, enqueued_at, enqueued_by,
         available_at, max_attempts, target, target_until, subject, group_key, behind, expires_at, parent_id, hops)
     select enqueue_lines.tenant, (v_head || to_hex(v_tail + l.n))::uuid, enqueue_lines.queue,
-        enqueue_lines.priority, l.line::jsonb, enqueue_lines.headers, l.stamp, v_by, l.due,
+        enqueue_lines.priority,
+        -- as short a text is never too long as jsonb writes it: of 9 bytes it makes 131,074
+        case when octet_length(l.line) > 16384 then postrow.long_line(l.line, l.n) else l.line::jsonb end,
+        enqueue_lines.headers, l.stamp, v_by, l.due,
         enqueue_lines.max_attempts, enqueue_lines.target, l.due + enqueue_lines.target_for,
         enqueue_lines.subject, enqueue_lines.group_key, enqueue_lines.group_key is not null and l.n > 1,
         enqueue_lines.expires_at, enqueue_lines.parent_id, enqueue_lines.hops

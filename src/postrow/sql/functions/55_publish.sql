@@ -114,9 +114,7 @@ begin
     perform postrow.check_message('q', publish.tenant, publish.priority, publish.delay, publish.available_at,
         publish.max_attempts, null, null, publish.subject, publish.group_key, null, null, null, publish.expires_at,
         publish.headers);
-    if publish.payload is null then
-        perform postrow.refuse('payload is null', 'Give a JSON value; ''null''::jsonb is one.');
-    end if;
+    perform postrow.check_payload(publish.payload);
     perform postrow.check_hops(publish.hops);
     v_due := greatest(coalesce(publish.available_at, v_now + publish.delay), v_now);
     v_dead := publish.hops > 0 and publish.hops > postrow.setting('max_hops')::int;

@@ -53,6 +53,7 @@ begin
     elsif not isfinite(put_schedule.next_at) then
         perform postrow.refuse('next_at has to be a finite moment, or null');
     end if;
+    perform postrow.check_payload(put_schedule.payload);
     perform postrow.check_times(put_schedule.kind, put_schedule.spec, put_schedule.timezone);
     insert into postrow.schedule as s (tenant, name, kind, spec, timezone, queue, payload, priority, headers,
         max_attempts, missed, next_at, registered_by, registered_at)

@@ -298,11 +298,11 @@ $$
 
 -- next
 -- Picks what is targeted at `worker`, lane after lane, of the tenants in `among`, null: all, but for those that are `paused`.
--- They are few: a laptop's own messages. `bytes` is what is left of `max_bytes`. Who calls it asks has_targeted first: this
--- one's settings are a sixth of a claim of one message. Internal.
+-- They are few: a laptop's own messages. `bytes` is what is left of `max_bytes`; `first`: the claim has given nothing yet, so
+-- one fits always. Who calls it asks has_targeted first: this one's settings are a sixth of a claim of one message. Internal.
 create or replace function postrow.pick_targeted(
     queue text, among text[], paused text[], worker text, "limit" int, run int, now timestamptz, max_bytes bigint,
-    out tenants text[], out ids uuid[], out tids tid[], out dues timestamptz[], out behinds boolean[], out bytes bigint
+    first boolean, out tenants text[], out ids uuid[], out tids tid[], out dues timestamptz[], out behinds boolean[], out bytes bigint
 )
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
 set enable_indexscan = on set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
@@ -333,7 +333,7 @@ begin
             pick_targeted.worker, null, pick_targeted."limit" - cardinality(ids), pick_targeted.run, pick_targeted.now, bytes is not null,
             v_held);
         v_held := v_held || v_picked.held;  -- they are not marked yet: another lane must not give them again
-        v_fit := postrow.fitting(v_picked.sizes, bytes, ids = '{}');
+        v_fit := postrow.fitting(v_picked.sizes, bytes, pick_targeted.first and ids = '{}');
         tenants := tenants || array_fill(v_lane.tenant, array[v_fit]);
         ids := ids || v_picked.ids[:v_fit];
         tids := tids || v_picked.tids[:v_fit];
@@ -422,8 +422,10 @@ begin
         from (
             select l.tenant, l.priority, row_number() over (order by l.priority * v_turn, random()) as n,
                 count(*) over (partition by l.priority) as siblings
-            from postrow.lanes(claim.queue, claim.worker) l
-            where (l.ready or claim.after is not null) and (claim.tenant is null or l.tenant = claim.tenant)) l;
+            -- no other name is between the two: '~' sorts behind each character that a name may have
+            from postrow.lanes(claim.queue, claim.worker, left(claim.tenant, -1) || chr(ascii(right(claim.tenant, 1)) - 1) || '~',
+                claim.tenant) l
+            where l.ready or claim.after is not null) l;
         for i in 1 .. least(coalesce(v_lane.siblings, 0), 2) loop  -- the fair share of each, then what is left
             v_at := 1;
             while v_at <= cardinality(v_lane.tenants) and v_left > 0 and (v_bytes is null or v_bytes > 0) loop
@@ -432,7 +434,7 @@ begin
                         v_lane.priorities[v_at:v_at + 255],
                         array_fill(claim.after, array[least(256, cardinality(v_lane.tenants) - v_at + 1)]),
                         case when i = 1 then (v_left - 1) / v_lane.siblings + 1 else v_left end, v_left, claim.lease,
-                        claim.worker, v_token, v_bytes, v_paused, v_now)
+                        claim.worker, v_token, v_bytes, v_paused, v_now, v_left = claim."limit")
                 loop
                     if v_empty.id is not null then
                         v_left := v_left - 1;
@@ -451,7 +453,7 @@ begin
     end if;
     if claim.worker is not null and postrow.has_targeted(claim.queue, claim.worker) then
         v_picked := postrow.pick_targeted(claim.queue, case when claim.tenant is not null then array[claim.tenant] end,
-            v_paused, claim.worker, v_left, 100, v_now, v_bytes);
+            v_paused, claim.worker, v_left, 100, v_now, v_bytes, true);
         v_fit := cardinality(v_picked.ids);
         if v_fit > 0 then
             return query
@@ -617,12 +619,12 @@ begin
         return query
         select * from postrow.claim_limited(claim_lanes.queue, claim_lanes.tenants, claim_lanes.priorities,
             claim_lanes.afters, claim_lanes.per_lane, claim_lanes."limit", claim_lanes.lease, claim_lanes.worker, v_token,
-            claim_lanes.max_bytes, v_paused, v_now);
+            claim_lanes.max_bytes, v_paused, v_now, true);
         return;
     end if;
     if claim_lanes.worker is not null and postrow.has_targeted(claim_lanes.queue, claim_lanes.worker) then
         v_own := postrow.pick_targeted(claim_lanes.queue, claim_lanes.tenants, v_paused, claim_lanes.worker, v_left,
-            100, v_now, v_bytes);
+            100, v_now, v_bytes, true);
         if v_own.ids <> '{}' then
             return query
             select * from postrow.mark(array_fill(0, array[cardinality(v_own.ids)]), v_own.tenants, v_own.ids,

@@ -74,10 +74,11 @@ $$
 -- of "limit", and the room of its tenant and of its consumer. A lane for which there was no room has a row with a null id, a
 -- null frontier, and in due_at (claimed_at: now) the moment to look again: when there is a token, if it waits for a rate; else,
 -- as nobody knows, in 250 ms; tap_room tells sooner.
--- Another claim of the queue that takes longer than 50 ms: nothing, and due_at is 5 ms from now. Internal. Raises PW003.
+-- Another claim of the queue that takes longer than 50 ms: nothing, and due_at is 5 ms from now. `first`: the claim that this is
+-- a part of has given nothing yet, so one message fits into `max_bytes` always. Internal. Raises PW003.
 create or replace function postrow.claim_limited(
     queue text, tenants text[], priorities smallint[], afters timestamptz[], per_lane int, "limit" int, lease interval,
-    worker text, token uuid, max_bytes bigint, paused text[], now timestamptz
+    worker text, token uuid, max_bytes bigint, paused text[], now timestamptz, first boolean
 ) returns setof postrow.claimed
 language plpgsql volatile
 as $$
@@ -135,7 +136,8 @@ begin
             v_share := least(v_left, v_own[t], v_common[v_c]);
             continue when v_share <= 0 or v_bytes <= 0;
             v_picked := postrow.pick_targeted(claim_limited.queue, v_names[t:t], claim_limited.paused,
-                claim_limited.worker, v_share, v_runs[t], claim_limited.now, v_bytes);
+                claim_limited.worker, v_share, v_runs[t], claim_limited.now, v_bytes,
+                claim_limited.first and v_left = claim_limited."limit");
             v_fit := cardinality(v_picked.ids);
             continue when v_fit = 0;
             return query
@@ -183,7 +185,8 @@ begin
             v_picked := postrow.pick_lane(claim_limited.queue, v_names[v_t], claim_limited.priorities[i], null,
                 claim_limited.worker, claim_limited.afters[i], v_share, v_runs[v_t], claim_limited.now,
                 v_bytes is not null, null);
-            v_fit := postrow.fitting(v_picked.sizes, v_bytes, v_left = claim_limited."limit");
+            v_fit := postrow.fitting(v_picked.sizes, v_bytes,
+                claim_limited.first and v_left = claim_limited."limit");
             if v_fit = cardinality(v_picked.ids) then
                 v_row.frontier := v_picked.frontier;
             end if;

@@ -226,46 +226,74 @@ $$
 -- history_days is dropped. Both need a lock on the parent, and every ack would queue behind one that waits: so
 -- it waits 50 ms at most, and a later call tries again. So it does where an ack has come between the look at the default
 -- partition and the lock: under steady acks a day whose rows stand there gets its partition when it is over. Days ahead come first.
-create or replace function postrow.sweep_history(now timestamptz) returns int
-language plpgsql volatile set lock_timeout = '50ms' set timezone = 'UTC' set datestyle = 'ISO'
+-- A call moves 100 times "limit" rows at most, since until it ends nothing else is swept: a day that is over and has more gets
+-- several partitions, `history_<day>_<time of its first row>`, and one that is not over waits until it is.
+create or replace function postrow.sweep_history("limit" int, now timestamptz) returns int
+language plpgsql volatile set lock_timeout = '50ms' set timezone = 'UTC' set datestyle = 'ISO' set jit = off
+set plan_cache_mode = force_custom_plan set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
     v_today  date := sweep_history.now::date;
+    v_most   bigint := 100 * sweep_history."limit"::bigint;
+    v_names  text[];  -- of the partitions there are
     v_day    date;
     v_name   text;
+    v_parts  boolean;  -- whether the day has several
+    v_last   timestamptz;
+    v_from   timestamptz;
+    v_to     timestamptz;
 begin
+    v_names := array(
+        select c.relname::text from pg_catalog.pg_inherits i join pg_catalog.pg_class c on c.oid = i.inhrelid
+        where i.inhparent = 'postrow.history'::regclass and c.relname ~ '^history_[0-9]{8}(_[0-9]{12})?$' order by 1);
     select d.day into v_day
     from (
         select s.day::date as day, s.day::date = v_today and exists (select from postrow.history_default) as last
         from generate_series(v_today::timestamp, v_today + 7, interval '1 day') s(day)
-        where to_regclass('postrow.history_' || to_char(s.day, 'YYYYMMDD')) is null
+        where not exists (select from unnest(v_names) n where n like 'history_' || to_char(s.day, 'YYYYMMDD') || '%')
+            and not exists (select from postrow.history_default h
+                where h.finished_at >= s.day and h.finished_at < s.day + interval '1 day' offset v_most)
         union all
-        select h.finished_at::date, h.finished_at::date = v_today from (
-            (select finished_at from postrow.history_default where finished_at < v_today limit 1)
+        select h.finished_at::date, false from (
+            (select finished_at from postrow.history_default where finished_at < v_today order by finished_at limit 1)
             union all
-            (select finished_at from postrow.history_default where finished_at >= v_today + 8 limit 1)) h
+            (select finished_at from postrow.history_default where finished_at >= v_today + 8 order by finished_at limit 1)) h
     ) d
     order by d.last, d.day < v_today, d.day limit 1;
     if v_day is not null then
         v_name := 'history_' || to_char(v_day, 'YYYYMMDD');
+        v_from := v_day;
+        v_to := v_day + 1;
+        v_parts := exists (select from unnest(v_names) n where n like v_name || '\_%') or exists (
+            select from postrow.history_default h where h.finished_at >= v_from and h.finished_at < v_to offset v_most);
+        if v_parts then
+            -- up to the last of so many rows, and with all of its moment; and not into a partition that follows
+            select min(f.finished_at), max(f.finished_at) into v_from, v_last
+            from (select h.finished_at from postrow.history_default h
+                where h.finished_at >= v_from and h.finished_at < v_to order by h.finished_at limit v_most) f;
+            v_to := least(v_to, v_last + interval '1 us', (
+                select min(p.start) from (
+                    select to_timestamp(substr(n, 9), 'YYYYMMDD_HH24MISSUS') as start
+                    from unnest(v_names) n where n like v_name || '\_%') p
+                where p.start > v_from));
+            v_name := 'history_' || to_char(v_from, 'YYYYMMDD_HH24MISSUS');
+        end if;
         if to_regclass('postrow.' || v_name) is not null then
             return 0;  -- rows of a day that has its partition cannot be in the default one
         end if;
+        -- with its indexes: to make them while it is attached would be under the lock
         execute format('create table postrow.%I (like postrow.history including defaults including constraints '
-            'including storage)', v_name);
+            'including storage including indexes)', v_name);
         execute format('with moved as (delete from postrow.history_default where finished_at >= %1$L and '
-            'finished_at < %2$L returning *) insert into postrow.%3$I select * from moved',
-            v_day::timestamptz, (v_day + 1)::timestamptz, v_name);
+            'finished_at < %2$L returning *) insert into postrow.%3$I select * from moved', v_from, v_to, v_name);
         execute format('alter table postrow.history attach partition postrow.%I for values from (%L) to (%L)',
-            v_name, v_day::timestamptz, (v_day + 1)::timestamptz);
+            v_name, v_from, v_to);
         return 1;
     end if;
-    select c.relname into v_name
-    from pg_catalog.pg_inherits i join pg_catalog.pg_class c on c.oid = i.inhrelid
-    where i.inhparent = 'postrow.history'::regclass and c.relname ~ '^history_[0-9]{8}$'
-        and substr(c.relname, 9)::date + 1 + postrow.setting('history_days')::int <= v_today
-    order by c.relname limit 1;
+    select n into v_name from unnest(v_names) n
+    where substr(n, 9, 8)::date + 1 + postrow.setting('history_days')::int <= v_today
+    order by n limit 1;
     if found then
         execute format('drop table postrow.%I', v_name);
         return 1;
@@ -279,29 +307,40 @@ $$
 
 -- next
 -- Dead letters that died, or were decided, more than the setting dead_letter_days ago. 0, the default: none ever. Those that
--- block a group stay until they are decided.
+-- block a group stay until they are decided, and are not read here: of open ones of groups only the queues and tenants whose
+-- consumer lets a group go on are looked at.
 create or replace function postrow.sweep_dead("limit" int, now timestamptz) returns int
-language plpgsql volatile
+language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 as $$
 #variable_conflict use_column
 declare
     v_days  int := postrow.setting('dead_letter_days')::int;
-    v_done  int;
+    v_old   timestamptz;
+    v_tids  tid[];
 begin
     if v_days = 0 then
         return 0;
     end if;
-    with old as materialized (
+    v_old := sweep_dead.now - v_days * interval '1 day';
+    v_tids := array(
         select d.ctid from postrow.dead_letter d
-        where coalesce(d.resolved_at, d.died_at) < sweep_dead.now - v_days * interval '1 day'
-            and (d.resolved_at is not null or d.group_key is null
-                or (postrow.consumer_of(d.queue, d.tenant)).on_dead is distinct from 'block')
-        limit sweep_dead."limit" for update skip locked
-    ), gone as (
-        delete from postrow.dead_letter d using old o where d.ctid = o.ctid returning 1
-    )
-    select count(*) into v_done from gone;
-    return v_done;
+        where coalesce(d.resolved_at, d.died_at) < v_old and (d.resolved_at is not null or d.group_key is null)
+        order by coalesce(d.resolved_at, d.died_at) limit sweep_dead."limit"
+        for update skip locked);
+    if cardinality(v_tids) < sweep_dead."limit" then
+        v_tids := v_tids || array(
+            select f.ctid from postrow.dead_of_groups() o cross join lateral (
+                select d.ctid from postrow.dead_letter d
+                where d.queue = o.queue and d.tenant = o.tenant and d.resolved_at is null and d.died_at < v_old
+                    and d.group_key is not null
+                order by d.died_at limit sweep_dead."limit" - cardinality(v_tids)
+                for update skip locked) f
+            where (postrow.consumer_of(o.queue, o.tenant)).on_dead is distinct from 'block'
+            limit sweep_dead."limit" - cardinality(v_tids));
+    end if;
+    delete from postrow.dead_letter d where d.ctid = any (v_tids);
+    return cardinality(v_tids);
 end
 $$
 
@@ -340,7 +379,7 @@ begin
                 when 'expired' then postrow.sweep_expired(v_limit, v_now)
                 when 'targets' then postrow.sweep_targets(v_limit, v_now)
                 when 'seen' then postrow.sweep_seen(v_limit, v_now)
-                when 'history' then postrow.sweep_history(v_now)
+                when 'history' then postrow.sweep_history(v_limit, v_now)
                 when 'dead' then postrow.sweep_dead(v_limit, v_now)
                 else postrow.sweep_workers(v_limit, v_now) end;
             v_more := case when v_step = 'history' then v_done > 0 else v_done >= v_limit end;

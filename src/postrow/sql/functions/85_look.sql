@@ -135,8 +135,7 @@ begin
     )
     select n.queue, n.tenant, coalesce(l.ready, 0), coalesce(l.scheduled, 0), coalesce(l.claimed, 0),
         coalesce(d.dead, 0), l.oldest, c.handler,
-        (select count(*) from postrow.worker w
-         where n.queue = any (w.queues) and w.beat_at > v_now - interval '1 minute'),
+        postrow.living(n.queue, c.tenant, v_now),
         exists (select from postrow.pause p
             where p.queue in (n.queue, '*') and p.tenant in (n.tenant, '*'))
     from named n

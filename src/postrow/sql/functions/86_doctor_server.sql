@@ -235,10 +235,11 @@ as $$
 declare
     v_wanted   text[] := array['message_pkey', 'message_ready', 'message_targeted', 'message_leased', 'message_subject',
         'message_expires', 'message_target_until', 'message_group', 'message_behind', 'history_id', 'history_subject',
-        'dead_letter_pkey', 'dead_letter_open', 'dead_letter_group', 'dead_letter_redriven', 'dead_letter_id', 'seen_pkey', 'seen_until', 'subscription_pkey',
-        'pause_pkey', 'schedule_pkey', 'schedule_next', 'consumer_pkey', 'consumer_limited', 'bucket_pkey',
-        'worker_pkey', 'setting_pkey', 'home_pkey',
-        'migration_pkey', 'function_file_pkey'];
+        'history_default_finished',
+        'dead_letter_pkey', 'dead_letter_open', 'dead_letter_group', 'dead_letter_old', 'dead_letter_redriven',
+        'seen_pkey', 'seen_until', 'subscription_pkey', 'pause_pkey', 'schedule_pkey', 'schedule_next',
+        'consumer_pkey', 'consumer_limited', 'bucket_pkey', 'worker_pkey', 'setting_pkey', 'home_pkey', 'migration_pkey',
+        'function_file_pkey'];
     v_missing  text[];
     v_invalid  text[];
 begin

@@ -24,6 +24,29 @@ end
 $$
 
 -- next
+-- The queues and tenants that have open dead letters of groups, by a loose index scan, however many those are. Internal.
+create or replace function postrow.dead_of_groups() returns table (queue text, tenant text)
+language plpgsql stable set jit = off set plan_cache_mode = force_custom_plan
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    with recursive own as (
+        (select d.queue, d.tenant from postrow.dead_letter d
+         where d.group_key is not null and d.resolved_at is null
+         order by d.queue, d.tenant, d.group_key limit 1)
+        union all
+        select n.* from own o cross join lateral (
+            select d.queue, d.tenant from postrow.dead_letter d
+            where d.group_key is not null and d.resolved_at is null and (d.queue, d.tenant) > (o.queue, o.tenant)
+            order by d.queue, d.tenant, d.group_key limit 1) n
+    )
+    select o.queue, o.tenant from own o;
+end
+$$
+
+-- next
 -- Sends a dead letter again, as a new message: a new id, attempt 0, due now, with its failures and lineage; an
 -- expires_at that has passed is dropped. In a group it keeps its place (its enqueued_at), and is next. The dead letter stays, resolved, and names the new id. Taps.
 -- Gives the new id. Locks the dead letter's row. Raises PW009.

@@ -98,8 +98,7 @@ begin
         where r.due < doctor_queues.now - interval '1 min'
             and not exists (select from postrow.pause p where p.queue in (r.queue, '*') and p.tenant in (r.tenant, '*'))
             and doctor_queues.served = (
-                exists (select from postrow.worker w
-                    where r.queue = any (w.queues) and w.beat_at > doctor_queues.now - interval '1 min')
+                postrow.living(r.queue, (postrow.consumer_of(r.queue, r.tenant)).tenant, doctor_queues.now) > 0
                 -- a worker of the queue may have it for another tenant only
                 and ((postrow.consumer_of(r.queue, r.tenant)).handler is not null
                     or not exists (select from postrow.consumer c where c.queue = r.queue)))
@@ -184,6 +183,44 @@ begin
     detail := case when v_names is null then 'no messages wait for a pause to end'
         else format('ready messages wait for a pause to end: %s', postrow.listed(v_names)) end;
     advice := case when v_names is not null then 'When its reason is gone: postrow resume QUEUE --tenant TENANT' end;
+end
+$$
+
+-- next
+-- Groups of which messages wait behind a dead letter that died over ten minutes ago, where the consumer lets it block them: a
+-- person has to decide. Looks at 1,000 dead letters of each queue and tenant at most. Internal.
+create or replace function postrow.doctor_groups(now timestamptz, out level text, out detail text, out advice text)
+language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+as $$
+#variable_conflict use_column
+declare
+    v_oldest  timestamptz;
+    v_names   text[];
+begin
+    select min(g.died_at), array_agg(format('%s%s (%s, %s)', g.queue,
+            case when g.tenant <> 'default' then ' of tenant ' || g.tenant else '' end,
+            case when g.groups = 1 then '1 group' else g.groups || ' groups' end,
+            postrow.said(doctor_groups.now - g.died_at)) order by g.died_at, g.queue, g.tenant)
+        into v_oldest, v_names
+    from (
+        select o.queue, o.tenant, count(distinct b.group_key) as groups, min(b.died_at) as died_at
+        from postrow.dead_of_groups() o
+        cross join lateral (
+            select d.group_key, d.died_at from postrow.dead_letter d
+            where d.queue = o.queue and d.tenant = o.tenant and d.group_key is not null and d.resolved_at is null
+            order by d.queue, d.tenant, d.group_key limit 1000) b
+        where (postrow.consumer_of(o.queue, o.tenant)).on_dead = 'block'
+            and b.died_at < doctor_groups.now - interval '10 min'
+            and exists (select from postrow.message m
+                where m.queue = o.queue and m.tenant = o.tenant and m.group_key = b.group_key and m.claim_token is null)
+        group by o.queue, o.tenant
+    ) g;
+    level := coalesce(postrow.grade(doctor_groups.now - v_oldest, '10 min', '1 day'), 'ok');
+    detail := case when v_names is null then 'no group waits for a decision about a dead letter'
+        else format('groups wait behind a dead letter: %s', postrow.listed(v_names)) end;
+    advice := case when v_names is not null
+        then 'Decide them: postrow dead list --queue QUEUE, then postrow dead redrive ID, or postrow dead resolve ID --as handled --reason TEXT' end;
 end
 $$
 
@@ -308,6 +345,7 @@ begin
     return query select 'backlog', d.* from postrow.doctor_queues(v_now, true) d;
     return query select 'targets', d.* from postrow.doctor_targets(v_now) d;
     return query select 'pauses', d.* from postrow.doctor_paused(v_now) d;
+    return query select 'groups', d.* from postrow.doctor_groups(v_now) d;
     return query select 'schedules', d.* from postrow.doctor_schedules(v_now) d;
     return query select 'leases', d.* from postrow.doctor_leases(v_now) d;
     return query select 'history', d.* from postrow.doctor_history(v_now) d;

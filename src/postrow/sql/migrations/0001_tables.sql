@@ -144,6 +144,10 @@ create index history_subject on postrow.history (tenant, subject) where subject 
 create table postrow.history_default partition of postrow.history default
 
 -- next
+-- sweep (history): whose rows these are.
+create index history_default_finished on postrow.history_default (finished_at)
+
+-- next
 -- Messages that ran out of attempts, expired or were buried; kept until a person decides.
 create table postrow.dead_letter (
     id                 uuid not null,
@@ -175,7 +179,7 @@ create table postrow.dead_letter (
     payload            jsonb not null,
     headers            jsonb,
     failures           jsonb,
-    primary key (id, tenant)
+    primary key (id, tenant)  -- the id first: show looks for it alone
 )
 
 -- next
@@ -188,12 +192,13 @@ create index dead_letter_group on postrow.dead_letter (queue, tenant, group_key)
     where group_key is not null and resolved_at is null
 
 -- next
--- show: where a redriven message came from.
-create index dead_letter_redriven on postrow.dead_letter (redriven_as) where redriven_as is not null
+-- sweep (dead): what is older than dead_letter_days, but for what may block a group.
+create index dead_letter_old on postrow.dead_letter (coalesce(resolved_at, died_at))
+    where resolved_at is not null or group_key is null
 
 -- next
--- show, by id alone.
-create index dead_letter_id on postrow.dead_letter (id)
+-- show: where a redriven message came from.
+create index dead_letter_redriven on postrow.dead_letter (redriven_as) where redriven_as is not null
 
 -- next
 -- The ledger behind caller-supplied ids, deduplication and once: its key is inserted in the caller's
@@ -315,6 +320,7 @@ create table postrow.worker (
     host        text not null,
     pid         int not null,
     queues      text[] not null,
+    tenants     text[],  -- of each queue: whose consumer it is, '*' for all; null: it does not say
     version     text not null,
     started_at  timestamptz not null,
     beat_at     timestamptz not null,
