@@ -6,7 +6,7 @@ import math
 import pytest
 
 from postrow.worker import second_look
-from postrow.worker.second_look import FAR, NEAR, SHARE, SecondLook
+from postrow.worker.second_look import FAR, NEAR, SHARE, SHARE_OF_WAY, SecondLook
 
 
 class Time:
@@ -87,3 +87,9 @@ def test_slow_discoveries_make_looks_rare(look, at):
     look.heard()
     look.took(0.05)
     assert look.due_at == at.now + SHARE * 0.05
+
+
+def test_looks_at_a_far_database_leave_three_quarters_of_the_connections_time(look, at):
+    look.heard()
+    look.took(0.0, on_the_way=0.1)
+    assert look.due_at == at.now + SHARE_OF_WAY * 0.1

@@ -9,7 +9,8 @@ NEAR = 0.018  # seconds after a tap that was heard: 16 ms for which others relie
 # seconds after it, too: others may have relied on a later one, asked for within 100 ms, and that for 40 ms, and it was
 # rolled back
 FAR = 0.145
-SHARE = 20  # times what the last discovery took: a twentieth of the time
+SHARE = 20  # times what the last discovery took the server, at least, until the next: a twentieth of its time
+SHARE_OF_WAY = 3  # times what its way there and back took: a quarter of one connection's time
 
 
 class SecondLook:
@@ -48,6 +49,6 @@ class SecondLook:
             self._near = now + self._pause
             self._pause = min(self._pause * 2, self._longest)
 
-    def took(self, seconds: float) -> None:
-        """So long took a discovery of the queue's lanes."""
-        self._rests_until = time.monotonic() + SHARE * seconds
+    def took(self, seconds: float, *, on_the_way: float = 0.0) -> None:
+        """So long took a discovery of the queue's lanes, and so much longer the way there and back."""
+        self._rests_until = time.monotonic() + max(SHARE * seconds, SHARE_OF_WAY * on_the_way)
