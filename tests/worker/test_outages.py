@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from pgbouncer import POOLED
 
+from postrow.errors import BadArgumentError
 from postrow.worker import connections, health
 from postrow.worker import heartbeat as heartbeat_module
 from postrow.worker.sweeper import Sweeper
@@ -279,9 +280,21 @@ def test_an_outage_is_not_taken_for_a_blocked_loop(db, start, wait_for, handled,
 def test_a_port_that_is_taken_is_an_error_at_the_start(start, handled):
     taken = health.HealthServer(("127.0.0.1", 0), lambda: health.Health(True, True, {}))
     try:
-        assert isinstance(start(health=("127.0.0.1", taken.port)).end(), OSError)
+        error = start(health=("127.0.0.1", taken.port)).end()
     finally:
         taken.close()
+    assert isinstance(error, BadArgumentError)
+    assert error.message == f"cannot serve health pages on 127.0.0.1:{taken.port}: Address already in use"
+    assert "a free port" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("address", "said"), [(("nowhere.invalid", 0), "nowhere.invalid:0: "), (("127.0.0.1", 70000), "127.0.0.1:70000: ")]
+)
+def test_so_is_an_address_that_there_is_not(start, handled, address, said):
+    error = start(health=address).end()
+    assert isinstance(error, BadArgumentError)
+    assert said in error.message
 
 
 @pytest.mark.usefixtures("impatient")

@@ -138,16 +138,8 @@ def worker(
     log.info(
         "worker %s listens on: %s; database %s", runs.name, listed(chosen or queue_names(app)), database.name(app.dsn)
     )
-    try:
-        with database.reaching(app.dsn):
-            code = runs.run()
-    except OSError as error:
-        if health is None:
-            raise
-        raise BadArgumentError(
-            f"cannot serve --health on {health.host}:{health.port}: {error.strerror or error}",
-            hint="Give a free port, and an address of this machine.",
-        ) from error
+    with database.reaching(app.dsn):
+        code = runs.run()
     raise typer.Exit(code)
 
 

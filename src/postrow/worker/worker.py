@@ -145,6 +145,7 @@ class Worker:
         Raises:
             SchemaMismatchError: the database's schema does not fit; the message names the command to run.
             ConsumerConflictError: another handler is registered for one of the queues.
+            BadArgumentError: the address for the health pages cannot be had; the message names it and says why.
         """
         return run(self.serve())
 

@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 
 from postrow.app import App
 from postrow.django.connections import closing
-from postrow.errors import BadArgumentError, PostrowError
+from postrow.errors import PostrowError
 from postrow.worker import Worker
 from postrow.worker.transactions import OPEN_AT_ONCE
 
@@ -67,14 +67,6 @@ class Command(BaseCommand):
         except PostrowError as error:
             message = f"{error.message}\n{error.hint}" if error.hint else error.message
             raise CommandError(message, returncode=error.exit_code) from error
-        except OSError as error:
-            if options["health"] is None:
-                raise
-            raise CommandError(
-                f"cannot serve --health on {':'.join(map(str, options['health']))}: {error.strerror or error}\n"
-                "Give a free port, and an address of this machine.",
-                returncode=BadArgumentError.exit_code,
-            ) from error
 
 
 def _app(place: str | None) -> App:
