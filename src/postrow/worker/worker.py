@@ -21,7 +21,7 @@ from postrow.dsn import read
 from postrow.durations import whole
 from postrow.errors import BadArgumentError, PostrowError
 from postrow.ops import Op, doctor, fleet
-from postrow.queues import Consumer
+from postrow.queues import GRACE, OPEN_AT_ONCE, POLL_INTERVAL, Consumer
 from postrow.worker.acker import Acker
 from postrow.worker.claimer import Claimer
 from postrow.worker.connections import DATABASE_ERRORS, Backoff, Database, Weather
@@ -40,7 +40,7 @@ from postrow.worker.supervisor import Supervisor
 from postrow.worker.sweeper import Sweeper
 from postrow.worker.telemetry import Telemetry
 from postrow.worker.tracing import tracing
-from postrow.worker.transactions import OPEN_AT_ONCE, Transactions
+from postrow.worker.transactions import Transactions
 
 log = logging.getLogger("postrow.worker")
 
@@ -94,8 +94,8 @@ class Worker:
         concurrency: int | None = None,
         transport: Literal["tap", "poll"] = "tap",
         listen_dsn: str | None = None,
-        poll_interval: float = 1.0,
-        grace: float = 30.0,
+        poll_interval: float = POLL_INTERVAL,
+        grace: float = GRACE,
         health: tuple[str, int] | None = None,
         sweep: bool = True,
         schedule: bool = True,
