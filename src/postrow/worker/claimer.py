@@ -290,10 +290,11 @@ class Claimer:
         """Discover lanes, where that is due, between claims and beside them. Whether it was between."""
         lanes = feed.lanes
         lanes.fleet = self._fleet()
-        if feed.second_look.due_at <= time.monotonic():
+        asked_at = time.monotonic()
+        if feed.second_look.due_at <= asked_at:
             # before the look: what is open no more by then, the look sees
             kept_back = await execute_async(conn, taps.kept_back(feed.consumer.queue.name))
-            feed.second_look.looks(kept_back=kept_back)
+            feed.second_look.looks(kept_back=kept_back, asked_at=asked_at)
             lanes.look_again(whole=False)
         if lanes.wants_look_back and self._may_look_back:
             look = asyncio.create_task(self._look_back(feed))
