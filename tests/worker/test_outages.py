@@ -12,6 +12,7 @@ from pgbouncer import POOLED
 from postrow.errors import BadArgumentError
 from postrow.worker import connections, health
 from postrow.worker import heartbeat as heartbeat_module
+from postrow.worker import sweeper as sweeper_module
 from postrow.worker.sweeper import Sweeper
 
 pytestmark = pytest.mark.slow
@@ -295,6 +296,27 @@ def test_so_is_an_address_that_there_is_not(start, handled, address, said):
     error = start(health=address).end()
     assert isinstance(error, BadArgumentError)
     assert said in error.message
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.session("PgBouncer lets statements wait in an outage")
+def test_a_worker_is_ready_after_an_outage_before_it_sweeps_again(db, start, wait_for, handled, monkeypatch, troubled):
+    monkeypatch.setattr(sweeper_module, "AFTER_OUTAGE", 3600.0)
+    sweeps, sweep = [], Sweeper._sweep
+
+    async def noted(sweeper, conn, **options):
+        await sweep(sweeper, conn, **options)
+        sweeps.append(options)
+
+    monkeypatch.setattr(Sweeper, "_sweep", noted)
+    running = start(health=("127.0.0.1", 0))
+    port = wait_for(lambda: running.worker.health_port)
+    wait_for(lambda: sweeps)
+    with db.away():
+        wait_for(lambda: "sweeper" in troubled)
+        before = len(sweeps)
+    wait_for(lambda: ask(port, "/ready")[0] == 200)
+    assert len(sweeps) == before
 
 
 @pytest.mark.usefixtures("impatient")
