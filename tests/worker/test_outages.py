@@ -247,9 +247,9 @@ def test_a_worker_that_waits_for_its_database_is_live_and_not_ready(db, start, w
 
 
 def test_a_loop_that_is_blocked_for_long_is_not_live(app, db, start, wait_for, monkeypatch):
-    from postrow.worker import worker
+    from postrow.worker import condition
 
-    monkeypatch.setattr(worker, "STUCK", 0.3)
+    monkeypatch.setattr(condition, "STUCK", 0.3)
     may_end = threading.Event()
 
     @app.queue("q").consumer(lease=30)
