@@ -327,6 +327,27 @@ def test_a_claim_that_was_under_way_when_a_look_back_found_what_is_late_has_not_
     assert lanes.choose(10)[0] == [("acme", 0, NOW - timedelta(seconds=5))]
 
 
+def test_a_discovery_that_was_under_way_when_a_look_back_found_what_is_late_does_not_drop_it(monotonic):
+    lanes = marked("acme", "beta")
+    lanes.looked([], SLOW)
+    monotonic.now += 0.1  # it begins, at the watermarks
+    looked_back(lanes, [first("acme", -5)], 0.15)
+    monotonic.now += 0.1
+    lanes.looked([first("beta", 1)], 0.1, deep=False)
+    assert sorted(lanes.choose(10)[0]) == [("acme", 0, NOW - timedelta(seconds=5)), ("beta", 0, NOW)]
+
+
+def test_nor_does_a_claim_at_the_watermark_that_gave_nothing(monotonic):
+    lanes = marked("acme", "beta")
+    lanes.looked([first("acme", 1), first("beta", 1)], SLOW)
+    monotonic.now += 1
+    asked = {lane[:2]: lane[2] for lane in lanes.choose(10)[0]}
+    monotonic.now += 0.1
+    looked_back(lanes, [first("acme", -5)], 0.05)
+    lanes.claimed([LaneEdge("acme", 0, NOW, 0), LaneEdge("beta", 0, NOW, 1)], asked, 1.0)
+    assert sorted(lanes.choose(10)[0]) == [("acme", 0, NOW - timedelta(seconds=5)), ("beta", 0, NOW)]
+
+
 def test_claims_need_not_begin_at_the_beginning_while_slow_discoveries_do(monotonic):
     lanes = marked("acme")
     lanes.looked([first("acme", 1)], SLOW)

@@ -32,14 +32,15 @@ REMEMBERED = 10_000  # lanes; more, and all watermarks are forgotten
 
 
 class _LaneState:
-    __slots__ = ("after", "deep_at", "gave", "gave_at", "late", "late_since", "slow", "tapped_at")
+    __slots__ = ("after", "deep_at", "gave", "gave_at", "late", "late_known_at", "late_since", "slow", "tapped_at")
 
     def __init__(self) -> None:
         self.after: datetime | None = None
         self.deep_at = -math.inf
         self.gave_at = -math.inf
         self.late: datetime | None = None  # when the first message was due, where that was seen to be before `after`
-        self.late_since = -math.inf  # and when the look began that saw it
+        self.late_since = -math.inf  # and when the look began that saw it,
+        self.late_known_at = -math.inf  # and when it said so
         self.gave = math.inf  # how many by its last claim; infinity: all that was asked for, so it has more, or unknown
         self.slow = 0  # slow claims from the beginning, one after the other; from two on the watermark is used
         self.tapped_at = -math.inf
@@ -182,7 +183,10 @@ class Lanes:
     def _unseen(self, key: Key, began: float, *, whole: bool) -> bool:
         """Whether a discovery may not have seen what is in a lane."""
         state = self._states.get(key)
-        return (state is not None and state.tapped_at >= began) or not (whole or (state and state.after))
+        if state is None:
+            return not whole
+        late = state.late is not None and state.late_known_at >= began  # it began behind that, at the watermark
+        return state.tapped_at >= began or late or not (whole or state.after)
 
     @property
     def wants_look_back(self) -> bool:
@@ -260,6 +264,7 @@ class Lanes:
             if state and state.after and lane.due_at and lane.due_at < state.after:
                 state.late = lane.due_at
                 state.late_since = began
+                state.late_known_at = time.monotonic()
                 late.append(key)
         return late
 
@@ -369,7 +374,7 @@ class Lanes:
             elif edge.wait is not None:
                 self._limited = self._limited or edge.wait > 0
                 self._held[key] = now + min(edge.wait, HELD_MOST)
-            elif now - state.gave_at > TAP_WINDOW and state.tapped_at < self._chosen_at:
+            elif now - state.gave_at > TAP_WINDOW and state.tapped_at < self._chosen_at and state.late is None:
                 self._ready.pop(key, None)
         if any(edge.taken for edge in edges):
             self._in_vain = 0
