@@ -57,7 +57,7 @@ class BadNameError(PostrowError):
 
 
 class BadArgumentError(PostrowError):
-    """A value outside its range, or options that exclude each other."""
+    """A value outside its range, or options that exclude each other; an address that a worker cannot have."""
 
     sqlstate = "PW003"
     exit_code = 2

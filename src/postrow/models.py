@@ -21,7 +21,7 @@ FAR = timedelta(days=36525)
 """A century: the longest that a handler may put a message off, so that a sum of it and a clock is a moment."""
 
 YEAR = timedelta(days=366)
-"""The longest lease."""
+"""The longest lease, and the longest time of a rate."""
 
 Outcome = Literal["accepted", "stale", "unknown", "busy"]
 """What became of a settlement: `accepted`; `stale`, another token holds the message or none; `unknown`, it is settled
@@ -256,7 +256,7 @@ class Rate:
 
     def __post_init__(self) -> None:
         whole("count", self.count, least=1)
-        if not timedelta(milliseconds=1) <= duration("per", self.per) <= timedelta(days=366):
+        if not timedelta(milliseconds=1) <= duration("per", self.per) <= YEAR:
             raise BadArgumentError(f"per is {self.per!r}", hint="Give a time from a millisecond to 366 days.")
 
 

@@ -14,7 +14,7 @@ from postrow import drivers
 from postrow.durations import Duration, duration, flag, optional_duration, text, whole
 from postrow.durations import name as a_name
 from postrow.errors import BadArgumentError
-from postrow.models import Enqueued, Exponential, Message, OnDead, Rate, RetryPolicy
+from postrow.models import YEAR, Enqueued, Exponential, Message, OnDead, Rate, RetryPolicy
 from postrow.ops import produce
 from postrow.ops.produce import ManyOptions, Options
 from postrow.payload import Codec
@@ -27,6 +27,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MOST_OF_A_BATCH = 500  # messages: a worker claims no more at once
+
+# of a worker, where nothing else is said to it or to the commands that start one: here, since these load no database
+POLL_INTERVAL = 1.0  # seconds between looks when nothing calls
+GRACE = 30.0  # seconds that running handlers have to finish
+OPEN_AT_ONCE = 10  # connections that message.transaction() may use, for async and sync handlers each
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,7 +277,7 @@ def _retry(value: RetryPolicy | None) -> RetryPolicy:
 
 def _lease(value: Duration) -> timedelta:
     lease = duration("lease", value)
-    if not timedelta(milliseconds=300) <= lease <= timedelta(days=366):
+    if not timedelta(milliseconds=300) <= lease <= YEAR:
         raise BadArgumentError(
             f"lease is {lease.total_seconds()} s",
             hint="Give from 0.3 s, so that it can be renewed at a third of it, to a year.",

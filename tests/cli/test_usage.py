@@ -40,6 +40,12 @@ def test_every_command_and_option_has_a_help_text(run):
             assert "Usage: postrow" in found.out
 
 
+@pytest.mark.parametrize(("command", "grace"), [("worker", "30s"), ("dev", "5s")])
+def test_the_help_says_what_grace_a_command_gives(run, command, grace):
+    help_ = " ".join(run(command, "--help").out.split())
+    assert f"after SIGTERM. [default: ({grace})]" in help_
+
+
 def test_a_command_without_words_shows_its_help(run):
     for words in ((), ("dead",), ("consumer",)):
         found = run(*words)

@@ -152,4 +152,4 @@ def test_a_health_port_that_is_taken_is_said(jobs, process):
         port = taken.getsockname()[1]
         found = process("worker", "shop.jobs:app", "--health", str(port))
     assert found.code == 2
-    assert f"postrow: cannot serve --health on 127.0.0.1:{port}: Address already in use" in found.err
+    assert f"postrow: cannot serve health pages on 127.0.0.1:{port}: Address already in use" in found.err

@@ -190,7 +190,7 @@ def test_a_worker_survives_the_loss_of_djangos_connection(migrated, wait_for, qu
         ("POSTROW_APP = 'shop.views:orders'", [], "shop.views:orders is a function, not a postrow.django.App"),
         ("", ["--queues", "confirmations,none"], "the app has no handler for queue 'none'"),
         ("", ["--health", "x"], "'x' is no address"),
-        ("", ["--health", "203.0.113.1:80"], "cannot serve --health on 203.0.113.1:80: "),
+        ("", ["--health", "203.0.113.1:80"], "cannot serve health pages on 203.0.113.1:80: "),
         ("", [], "this database has no Postrow schema"),
     ],
 )

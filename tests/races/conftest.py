@@ -31,7 +31,7 @@ class Claimant:
         """The messages that one claim gives."""
         conn = self.actor.conn
         if self.lanes.wants_look:
-            self.lanes.looked(execute(conn, claims.lanes("q", worker="w1")), 0.0)
+            self.lanes.looked(execute(conn, claims.lanes("q", worker="w1")).lanes, 0.0)
         chosen, per_lane = self.lanes.choose(limit)
         if not chosen:
             return []

@@ -139,6 +139,14 @@ def test_a_tap_while_a_discovery_runs_still_holds():
     assert {key[0] for key in lanes.choose(100)[0]} == {"acme", "beta"}
 
 
+def test_a_tap_while_a_discovery_is_on_its_way_there_or_back_still_holds():
+    lanes = seen(("acme", 0), ("beta", 0))
+    claim(lanes, 100, acme=1, beta=1)
+    lanes.tapped("acme")
+    lanes.looked([Lane("beta", 0, ready=True, due_in=0.0)], 0.0, on_the_way=1.0)
+    assert {key[0] for key in lanes.choose(100)[0]} == {"acme", "beta"}
+
+
 def test_a_tap_of_an_unknown_tenant_while_a_discovery_runs_asks_for_another():
     lanes = seen(("acme", 0))
     lanes.tapped("new")
@@ -168,6 +176,19 @@ def test_the_discoveries_of_all_workers_together_take_a_twentieth_of_the_time(mo
     assert lanes.wants_look
     lanes.forget()
     assert lanes.fleet == workers
+
+
+@pytest.mark.parametrize(("on_the_way", "wait"), [(0.001, 0.25), (0.1, 2.0), (3.0, 4.0)])
+def test_discoveries_of_a_far_database_take_a_twentieth_of_this_workers_time(monotonic, on_the_way, wait):
+    lanes = marked("acme")
+    lanes.fleet = 10
+    monotonic.now += 100
+    lanes.looked([Lane("acme", 0, ready=True, due_in=0.0)], 0.0, on_the_way=on_the_way)
+    assert not lanes.marks
+    monotonic.now += wait - 0.001
+    assert not lanes.wants_look
+    monotonic.now += 0.002
+    assert lanes.wants_look
 
 
 @pytest.mark.parametrize("took", [0.0, 0.001, 0.05, 0.4, 1.0, 3.0])
@@ -304,6 +325,27 @@ def test_a_claim_that_was_under_way_when_a_look_back_found_what_is_late_has_not_
     looked_back(lanes, [first("acme", -5)], 0.05)
     lanes.claimed([LaneEdge("acme", 0, NOW, 1)], {("acme", 0): began}, 1.0)
     assert lanes.choose(10)[0] == [("acme", 0, NOW - timedelta(seconds=5))]
+
+
+def test_a_discovery_that_was_under_way_when_a_look_back_found_what_is_late_does_not_drop_it(monotonic):
+    lanes = marked("acme", "beta")
+    lanes.looked([], SLOW)
+    monotonic.now += 0.1  # it begins, at the watermarks
+    looked_back(lanes, [first("acme", -5)], 0.15)
+    monotonic.now += 0.1
+    lanes.looked([first("beta", 1)], 0.1, deep=False)
+    assert sorted(lanes.choose(10)[0]) == [("acme", 0, NOW - timedelta(seconds=5)), ("beta", 0, NOW)]
+
+
+def test_nor_does_a_claim_at_the_watermark_that_gave_nothing(monotonic):
+    lanes = marked("acme", "beta")
+    lanes.looked([first("acme", 1), first("beta", 1)], SLOW)
+    monotonic.now += 1
+    asked = {lane[:2]: lane[2] for lane in lanes.choose(10)[0]}
+    monotonic.now += 0.1
+    looked_back(lanes, [first("acme", -5)], 0.05)
+    lanes.claimed([LaneEdge("acme", 0, NOW, 0), LaneEdge("beta", 0, NOW, 1)], asked, 1.0)
+    assert sorted(lanes.choose(10)[0]) == [("acme", 0, NOW - timedelta(seconds=5)), ("beta", 0, NOW)]
 
 
 def test_claims_need_not_begin_at_the_beginning_while_slow_discoveries_do(monotonic):

@@ -9,8 +9,10 @@ import psycopg
 import pytest
 from pgbouncer import POOLED
 
+from postrow.errors import BadArgumentError
 from postrow.worker import connections, health
 from postrow.worker import heartbeat as heartbeat_module
+from postrow.worker import sweeper as sweeper_module
 from postrow.worker.sweeper import Sweeper
 
 pytestmark = pytest.mark.slow
@@ -245,9 +247,9 @@ def test_a_worker_that_waits_for_its_database_is_live_and_not_ready(db, start, w
 
 
 def test_a_loop_that_is_blocked_for_long_is_not_live(app, db, start, wait_for, monkeypatch):
-    from postrow.worker import worker
+    from postrow.worker import condition
 
-    monkeypatch.setattr(worker, "STUCK", 0.3)
+    monkeypatch.setattr(condition, "STUCK", 0.3)
     may_end = threading.Event()
 
     @app.queue("q").consumer(lease=30)
@@ -279,9 +281,42 @@ def test_an_outage_is_not_taken_for_a_blocked_loop(db, start, wait_for, handled,
 def test_a_port_that_is_taken_is_an_error_at_the_start(start, handled):
     taken = health.HealthServer(("127.0.0.1", 0), lambda: health.Health(True, True, {}))
     try:
-        assert isinstance(start(health=("127.0.0.1", taken.port)).end(), OSError)
+        error = start(health=("127.0.0.1", taken.port)).end()
     finally:
         taken.close()
+    assert isinstance(error, BadArgumentError)
+    assert error.message == f"cannot serve health pages on 127.0.0.1:{taken.port}: Address already in use"
+    assert "a free port" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("address", "said"), [(("nowhere.invalid", 0), "nowhere.invalid:0: "), (("127.0.0.1", 70000), "127.0.0.1:70000: ")]
+)
+def test_so_is_an_address_that_there_is_not(start, handled, address, said):
+    error = start(health=address).end()
+    assert isinstance(error, BadArgumentError)
+    assert said in error.message
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.session("PgBouncer lets statements wait in an outage")
+def test_a_worker_is_ready_after_an_outage_before_it_sweeps_again(db, start, wait_for, handled, monkeypatch, troubled):
+    monkeypatch.setattr(sweeper_module, "AFTER_OUTAGE", 3600.0)
+    sweeps, sweep = [], Sweeper._sweep
+
+    async def noted(sweeper, conn, **options):
+        await sweep(sweeper, conn, **options)
+        sweeps.append(options)
+
+    monkeypatch.setattr(Sweeper, "_sweep", noted)
+    running = start(health=("127.0.0.1", 0))
+    port = wait_for(lambda: running.worker.health_port)
+    wait_for(lambda: sweeps)
+    with db.away():
+        wait_for(lambda: "sweeper" in troubled)
+        before = len(sweeps)
+    wait_for(lambda: ask(port, "/ready")[0] == 200)
+    assert len(sweeps) == before
 
 
 @pytest.mark.usefixtures("impatient")

@@ -91,6 +91,36 @@ def test_a_schedule_that_cannot_be_read_keeps_no_other_back_and_is_said_once(app
     wait_for(lambda: "broken" in done)
 
 
+@pytest.fixture
+def timed_out(db):
+    """The queue whose messages take longer to enqueue than the role's statement_timeout allows."""
+    db.rows(
+        "create function public.time_out() returns trigger language plpgsql as "
+        "'begin raise exception using errcode = ''query_canceled'', message = ''it takes too long''; end'"
+    )
+    db.rows(
+        "create trigger time_out before insert on postrow.message for each row when (new.queue = 'slow') "
+        "execute function public.time_out()"
+    )
+    yield "slow"
+    db.rows("drop trigger time_out on postrow.message")
+    db.rows("drop function public.time_out()")
+
+
+def test_a_schedule_that_the_database_gives_up_keeps_no_other_back(app, db, start, wait_for, lines, timed_out):
+    done = []
+
+    @app.queue("q").consumer()
+    async def handle(message):
+        done.append(message.headers["schedule"])
+
+    db.rows("select postrow.put_schedule('timed_out', %s, '1', 'every', '60', now())", [timed_out])
+    db.rows("select postrow.put_schedule('fine', 'q', '1', 'every', '60', now())")
+    start()
+    wait_for(lambda: done == ["fine"])
+    assert len(lines("schedule default / timed_out cannot be fired: QueryCanceled: it takes too long")) == 1
+
+
 def test_a_schedule_of_an_app_is_checked_when_it_is_declared():
     app = App()
     typed = app.queue("typed", int)

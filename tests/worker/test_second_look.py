@@ -6,7 +6,7 @@ import math
 import pytest
 
 from postrow.worker import second_look
-from postrow.worker.second_look import FAR, NEAR, SHARE, SecondLook
+from postrow.worker.second_look import FAR, NEAR, SHARE, SHARE_OF_WAY, SecondLook
 
 
 class Time:
@@ -37,7 +37,7 @@ def times(look, at, *, kept_back=lambda: False, until=60.0):
     while look.due_at < began + until:
         at.now = max(at.now, look.due_at)
         found.append(round(at.now - began, 3))
-        look.looks(kept_back=kept_back())
+        look.looks(kept_back=kept_back(), asked_at=at.now)
     return found
 
 
@@ -59,9 +59,21 @@ def test_a_stream_of_taps_puts_no_near_look_off(look, at):
         look.heard()
         if look.due_at <= at.now:
             found.append(at.now)
-            look.looks(kept_back=False)
+            look.looks(kept_back=False, asked_at=at.now)
     assert 48 <= len(found) <= 56
     assert times(look, at)[-1] == FAR
+
+
+@pytest.mark.parametrize("kept_back", [False, True])
+def test_a_tap_that_is_heard_while_a_look_asks_for_open_transactions_is_owed_a_near_look_too(look, at, kept_back):
+    look.heard()
+    asked_at = at.now = look.due_at
+    at.now += 0.001
+    look.heard()
+    heard_at = at.now
+    at.now += 0.002
+    look.looks(kept_back=kept_back, asked_at=asked_at)
+    assert look.due_at == heard_at + NEAR
 
 
 def test_while_a_transaction_that_kept_its_tap_back_is_open_the_pauses_double_up_to_the_poll_interval(look, at):
@@ -87,3 +99,9 @@ def test_slow_discoveries_make_looks_rare(look, at):
     look.heard()
     look.took(0.05)
     assert look.due_at == at.now + SHARE * 0.05
+
+
+def test_looks_at_a_far_database_leave_three_quarters_of_the_connections_time(look, at):
+    look.heard()
+    look.took(0.0, on_the_way=0.1)
+    assert look.due_at == at.now + SHARE_OF_WAY * 0.1

@@ -153,3 +153,25 @@ def test_of_many_queues_only_some_are_discovered_beside_at_one_time(
     db.put(names[0])
     wait_for(lambda: handled.count(names[0]) == 4)
     assert len(beside) == 2
+
+
+def test_a_far_database_is_not_taken_for_a_slow_one(db, monkeypatch, start, wait_for, seen):
+    """The way there and back takes longer than a slow discovery does."""
+    far, execute, looked, tooks = 0.3, claimer.execute_async, module.Lanes.looked, []
+
+    async def after_a_while(conn, op, **options):
+        if "postrow.lanes" in op.sql:
+            await asyncio.sleep(far)
+        return await execute(conn, op, **options)
+
+    def noted(lanes, found, took, **options):
+        tooks.append(took)
+        looked(lanes, found, took, **options)
+
+    monkeypatch.setattr(claimer, "execute_async", after_a_while)
+    monkeypatch.setattr(module.Lanes, "looked", noted)
+    start()
+    for n in range(3):
+        db.put(payload=n, tenant=f"new-{n}")
+        wait_for(lambda n=n: n in seen)
+    assert min(tooks) < far

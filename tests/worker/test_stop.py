@@ -212,9 +212,9 @@ def test_after_the_grace_a_running_message_is_given_back_with_its_attempt(app, d
 def test_a_handler_that_swallows_its_cancellation_keeps_neither_the_message_nor_the_worker(
     app, db, start, wait_for, monkeypatch
 ):
-    from postrow.worker import worker
+    from postrow.worker import parts
 
-    monkeypatch.setattr(worker, "CANCEL_BOUND", 0.2)
+    monkeypatch.setattr(parts, "CANCEL_BOUND", 0.2)
     inside = threading.Event()
 
     @app.queue("q").consumer(lease=60)
@@ -271,9 +271,9 @@ def test_heartbeats_go_on_until_the_last_handler_has_ended(app, db, clock, start
 @pytest.mark.session("it looks for the sessions of a worker's parts")
 @pytest.mark.usefixtures("impatient")
 def test_a_stop_in_an_outage_ends_and_says_what_it_could_not_write(app, db, start, wait_for, until, lines, monkeypatch):
-    from postrow.worker import worker
+    from postrow.worker import parts
 
-    monkeypatch.setattr(worker, "STOP_BOUND", 0.3)
+    monkeypatch.setattr(parts, "STOP_BOUND", 0.3)
     inside, may_end = threading.Event(), threading.Event()
 
     @app.queue("q").consumer(lease=60)
@@ -331,9 +331,9 @@ def test_an_outage_during_the_grace_does_not_lose_the_last_outcome(app, db, star
 
 @pytest.mark.session("it looks for the sessions of a worker's parts")
 def test_a_claim_that_waits_for_a_lock_does_not_hold_up_the_stop(app, db, start, wait_for, monkeypatch):
-    from postrow.worker import worker
+    from postrow.worker import parts
 
-    monkeypatch.setattr(worker, "CANCEL_BOUND", 0.3)
+    monkeypatch.setattr(parts, "CANCEL_BOUND", 0.3)
 
     @app.queue("q").consumer(lease=60)
     async def handle(_message):
@@ -350,9 +350,9 @@ def test_a_claim_that_waits_for_a_lock_does_not_hold_up_the_stop(app, db, start,
 
 
 def test_a_claim_whose_answer_does_not_come_before_the_stop_is_given_back(app, db, start, wait_for, monkeypatch):
-    from postrow.worker import claimer, worker
+    from postrow.worker import claimer, parts
 
-    monkeypatch.setattr(worker, "CANCEL_BOUND", 0.3)
+    monkeypatch.setattr(parts, "CANCEL_BOUND", 0.3)
     original, claimed = claimer.execute_async, threading.Event()
 
     async def slow(conn, op, **options):
@@ -362,7 +362,7 @@ def test_a_claim_whose_answer_does_not_come_before_the_stop_is_given_back(app, d
             try:
                 await asyncio.sleep(60)
             finally:  # it is not waited for any longer: what it took may be given back at leisure
-                monkeypatch.setattr(worker, "CANCEL_BOUND", 20)
+                monkeypatch.setattr(parts, "CANCEL_BOUND", 20)
         return answer
 
     monkeypatch.setattr(claimer, "execute_async", slow)

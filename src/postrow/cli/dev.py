@@ -23,10 +23,10 @@ from postrow.cli.failure import INTERRUPTED, report
 from postrow.cli.loading import Target
 from postrow.cli.migrate import described
 from postrow.cli.screen import note
-from postrow.cli.worker import Grace, Queues
+from postrow.cli.worker import Queues, grace_option
 from postrow.errors import BadArgumentError
 
-GRACE = timedelta(seconds=5)
+GRACE = 5.0  # seconds
 LOOK = 0.3  # seconds between looks at the child and the signals
 
 # Becomes the command, tied to the life of this process: however that ends, the child gets SIGINT.
@@ -49,7 +49,7 @@ def dev(
         ),
     ] = None,
     queues: Queues = None,
-    grace: Grace = GRACE,
+    grace: Annotated[timedelta, grace_option(GRACE)] = timedelta(seconds=GRACE),
     log_level: logs.Level = logs.LogLevel.info,
 ) -> None:
     """Run an app while you write it, on a private Postgres.

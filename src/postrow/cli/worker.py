@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +16,7 @@ from postrow.cli import arguments, database, logs
 from postrow.cli.loading import Target, load_app
 from postrow.dsn import plain, read
 from postrow.errors import BadArgumentError
+from postrow.queues import GRACE, OPEN_AT_ONCE, POLL_INTERVAL
 
 log = logging.getLogger("postrow.cli")
 
@@ -36,21 +37,21 @@ Dsn = Annotated[  # not read from the environment here: App() does, and an App w
         show_default=False,
     ),
 ]
-OPEN_AT_ONCE = 10  # as Worker has it
 Queues = Annotated[
     str | None,
     typer.Option("--queues", metavar="A,B", help="Only these queues of the app; all, if left out.", show_default=False),
 ]
-Grace = Annotated[
-    timedelta,
-    typer.Option(
+
+
+def grace_option(default: float) -> Any:
+    """The option --grace, of a command with a default of so many seconds."""
+    return typer.Option(
         "--grace",
         parser=arguments.duration,
         metavar="DURATION",
         help="What running handlers have after SIGTERM.",
-        show_default="30s",
-    ),
-]
+        show_default=f"{default:g}s",
+    )
 
 
 def register(program: typer.Typer) -> None:
@@ -86,10 +87,10 @@ def worker(
             parser=arguments.duration,
             metavar="DURATION",
             help="How often it looks when nothing taps.",
-            show_default="1s",
+            show_default=f"{POLL_INTERVAL:g}s",
         ),
-    ] = timedelta(seconds=1),
-    grace: Grace = timedelta(seconds=30),
+    ] = timedelta(seconds=POLL_INTERVAL),
+    grace: Annotated[timedelta, grace_option(GRACE)] = timedelta(seconds=GRACE),
     health: Annotated[
         arguments.Address | None,
         typer.Option(
@@ -138,16 +139,8 @@ def worker(
     log.info(
         "worker %s listens on: %s; database %s", runs.name, listed(chosen or queue_names(app)), database.name(app.dsn)
     )
-    try:
-        with database.reaching(app.dsn):
-            code = runs.run()
-    except OSError as error:
-        if health is None:
-            raise
-        raise BadArgumentError(
-            f"cannot serve --health on {health.host}:{health.port}: {error.strerror or error}",
-            hint="Give a free port, and an address of this machine.",
-        ) from error
+    with database.reaching(app.dsn):
+        code = runs.run()
     raise typer.Exit(code)
 
 

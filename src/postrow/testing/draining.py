@@ -253,8 +253,8 @@ class _Draining:
     async def _claim(self, queue: str) -> Slot | None:
         """Claim the next message that may run; None: nothing is due."""
         while True:
-            lanes = await execute_async(self._conn, claims.lanes(queue, worker=self._name))
-            ready = [lane for lane in lanes if lane.ready and self._consumer(queue, lane.tenant) is not None]
+            found = await execute_async(self._conn, claims.lanes(queue, worker=self._name))
+            ready = [lane for lane in found.lanes if lane.ready and self._consumer(queue, lane.tenant) is not None]
             ready.sort(key=lambda lane: (lane.priority, lane.due_in))
             for lane in ready:
                 slot = await self._claim_from(queue, lane.tenant, lane.priority)

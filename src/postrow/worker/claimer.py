@@ -290,10 +290,11 @@ class Claimer:
         """Discover lanes, where that is due, between claims and beside them. Whether it was between."""
         lanes = feed.lanes
         lanes.fleet = self._fleet()
-        if feed.second_look.due_at <= time.monotonic():
+        asked_at = time.monotonic()
+        if feed.second_look.due_at <= asked_at:
             # before the look: what is open no more by then, the look sees
             kept_back = await execute_async(conn, taps.kept_back(feed.consumer.queue.name))
-            feed.second_look.looks(kept_back=kept_back)
+            feed.second_look.looks(kept_back=kept_back, asked_at=asked_at)
             lanes.look_again(whole=False)
         if lanes.wants_look_back and self._may_look_back:
             look = asyncio.create_task(self._look_back(feed))
@@ -302,9 +303,9 @@ class Claimer:
         if not lanes.wants_look:
             return False
         marks, whole = lanes.marks, lanes.wants_whole_look
-        seen, took = await self._discover(conn, feed, marks=marks, others=whole)
-        lanes.looked(seen, took, deep=not marks, whole=whole)
-        feed.second_look.took(took)
+        seen, took, on_the_way = await self._discover(conn, feed, marks=marks, others=whole)
+        lanes.looked(seen, took, on_the_way=on_the_way, deep=not marks, whole=whole)
+        feed.second_look.took(took, on_the_way=on_the_way)
         return True
 
     async def _look_back(self, feed: Feed) -> None:
@@ -316,7 +317,7 @@ class Claimer:
             async with await self._database.connect("look back") as conn:
                 for after, to in back.stretches():
                     await asyncio.sleep(rests)
-                    seen, took = await self._discover(conn, feed, after=after, to=to)
+                    seen, took, _ = await self._discover(conn, feed, after=after, to=to)
                     lanes.saw_back(seen, took)
                     rests = back.read(len(seen), took)
                     self._wake.set()
@@ -335,15 +336,23 @@ class Claimer:
         self._looks_back.discard(look)
         self._wake.set()  # another may begin
 
-    async def _discover(self, conn: psycopg.AsyncConnection[Any], feed: Feed, **part: Any) -> tuple[list[Lane], float]:
-        """The lanes of a queue that are the consumer's, and how many seconds that took; `part`: as of claims.lanes."""
-        began = time.monotonic()
+    async def _discover(
+        self, conn: psycopg.AsyncConnection[Any], feed: Feed, **part: Any
+    ) -> tuple[list[Lane], float, float]:
+        """The lanes of a queue that are the consumer's; `part`: as of claims.lanes.
+
+        And how many seconds that took the server, and how many more the way there and back, and the event loop.
+        """
+        sent = time.monotonic()
         op = claims.lanes(feed.consumer.queue.name, worker=self._worker, **part)
-        seen = await execute_async(conn, op, binary=True)
-        took = time.monotonic() - began
+        answer = await execute_async(conn, op, binary=True)
+        elapsed = time.monotonic() - sent
+        took = min(max(0.0, answer.took), elapsed)  # the server's clock may have been set meanwhile
         consumer = feed.consumer
-        own = [lane for lane in seen if consumer.tenant in ("*", lane.tenant) and lane.tenant not in feed.others]
-        return own, took
+        own = [
+            lane for lane in answer.lanes if consumer.tenant in ("*", lane.tenant) and lane.tenant not in feed.others
+        ]
+        return own, took, elapsed - took
 
     def _tell(
         self, consumer: Consumer, messages: int, started: list[Slot], *, sent: float, tapped_at: float | None

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from postrow.errors import BadArgumentError
+
 log = logging.getLogger("postrow.worker")
 
 PLAIN = "text/plain; charset=utf-8"
@@ -35,6 +37,9 @@ class HealthServer:
         address: host and port; port 0 takes a free one.
         look: gives the health now; called on the server's threads.
         metrics: gives the page of metrics, on them too; None: there is none, since the library is missing.
+
+    Raises:
+        BadArgumentError: the address cannot be had; the message names it and says why.
     """
 
     def __init__(self, address: tuple[str, int], look: Callable[[], Health], *, metrics: Metrics | None = None) -> None:
@@ -77,7 +82,7 @@ class HealthServer:
             def log_message(self, *_args: object) -> None:
                 """Say nothing: it is asked every few seconds."""
 
-        self._server = ThreadingHTTPServer(address, Pages)
+        self._server = _server(address, Pages)
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
@@ -90,3 +95,14 @@ class HealthServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(5)
+
+
+def _server(address: tuple[str, int], pages: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
+    try:
+        return ThreadingHTTPServer(address, pages)
+    except (OSError, OverflowError) as error:  # the latter of a port that there is not
+        host, port = address
+        raise BadArgumentError(
+            f"cannot serve health pages on {host}:{port}: {getattr(error, 'strerror', None) or error}",
+            hint="Give a free port, and an address of this machine.",
+        ) from error

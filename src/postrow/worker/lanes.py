@@ -32,14 +32,15 @@ REMEMBERED = 10_000  # lanes; more, and all watermarks are forgotten
 
 
 class _LaneState:
-    __slots__ = ("after", "deep_at", "gave", "gave_at", "late", "late_since", "slow", "tapped_at")
+    __slots__ = ("after", "deep_at", "gave", "gave_at", "late", "late_known_at", "late_since", "slow", "tapped_at")
 
     def __init__(self) -> None:
         self.after: datetime | None = None
         self.deep_at = -math.inf
         self.gave_at = -math.inf
         self.late: datetime | None = None  # when the first message was due, where that was seen to be before `after`
-        self.late_since = -math.inf  # and when the look began that saw it
+        self.late_since = -math.inf  # and when the look began that saw it,
+        self.late_known_at = -math.inf  # and when it said so
         self.gave = math.inf  # how many by its last claim; infinity: all that was asked for, so it has more, or unknown
         self.slow = 0  # slow claims from the beginning, one after the other; from two on the watermark is used
         self.tapped_at = -math.inf
@@ -143,40 +144,49 @@ class Lanes:
             return []
         return [(*key, state.late or state.after) for key, state in self._states.items() if state.after is not None]
 
-    def looked(self, lanes: list[Lane], took: float, *, deep: bool = True, whole: bool = True) -> None:
-        """What a discovery between claims found, in how many seconds; `deep`: from the beginnings.
+    def looked(
+        self, lanes: list[Lane], took: float, *, on_the_way: float = 0.0, deep: bool = True, whole: bool = True
+    ) -> None:
+        """What a discovery between claims found, in how many seconds of the server; `deep`: from the beginnings.
+
+        `on_the_way`: seconds beyond these, there and back. They say nothing of the queue, but claims wait for them too:
+        they are to be a twentieth of this worker's time, as the server's are of one session's for all workers.
 
         Not `whole`: of the lanes with watermarks; of the others it says nothing. Those from the beginnings are whole.
 
         It has not seen what was committed while it ran: taps of that time still hold.
         """
         now = time.monotonic()
-        began = now - took
+        began = now - took - on_the_way
         whole = whole or deep
+        longest = max(DEEP_EVERY - 2 * (took + on_the_way), took)
+        way = min(LOOK_SHARE * on_the_way, longest)
         if self._called_at < began:
-            self._next_look = now + self._pause(took, max(DEEP_EVERY - 2 * took, took))
+            self._next_look = now + max(self._pause(took, longest), way)
         if deep:
             self._note_late(lanes, began)
             # the next is read in pages, the last of which is later
-            self._looked_deep(
-                began, took, took + spread(took, len(self._known)), slow=took > SLOW_LOOK + LOOK_A_LANE * len(lanes)
-            )
+            later = took + on_the_way + spread(took, len(self._known))
+            self._looked_deep(began, took, later, slow=took > SLOW_LOOK + LOOK_A_LANE * len(lanes))
             if self.marks:  # the next is quicker
-                self._next_look = min(self._next_look, now + self._pause(0.0, DEEP_EVERY))
-        later = [now + lane.due_in for lane in lanes if not lane.ready]
+                self._next_look = min(self._next_look, now + max(self._pause(0.0, DEEP_EVERY), way))
+        due = [now + lane.due_in for lane in lanes if not lane.ready]
         if whole:
             self._whole_at = began
         else:
-            later.append(self._due_at)
+            due.append(self._due_at)
         kept = [key for key in self._ready if self._unseen(key, began, whole=whole)]
         self._ready = dict.fromkeys((lane.tenant, lane.priority) for lane in lanes if lane.ready)
         self._ready.update(dict.fromkeys(kept))
-        self._due_at = min(later, default=math.inf)
+        self._due_at = min(due, default=math.inf)
 
     def _unseen(self, key: Key, began: float, *, whole: bool) -> bool:
         """Whether a discovery may not have seen what is in a lane."""
         state = self._states.get(key)
-        return (state is not None and state.tapped_at >= began) or not (whole or (state and state.after))
+        if state is None:
+            return not whole
+        late = state.late is not None and state.late_known_at >= began  # it began behind that, at the watermark
+        return state.tapped_at >= began or late or not (whole or state.after)
 
     @property
     def wants_look_back(self) -> bool:
@@ -195,7 +205,10 @@ class Lanes:
         return LookBack(self._known, self._worked)
 
     def saw_back(self, lanes: list[Lane], took: float) -> None:
-        """What a page of it found, in how many seconds. Claims have gone on: only what they cannot have seen counts."""
+        """What a page of it found, in how many seconds of the server.
+
+        Claims have gone on: only what they cannot have seen counts.
+        """
         now = time.monotonic()
         for key in self._note_late(lanes, now - took):
             self._ready[key] = None
@@ -251,6 +264,7 @@ class Lanes:
             if state and state.after and lane.due_at and lane.due_at < state.after:
                 state.late = lane.due_at
                 state.late_since = began
+                state.late_known_at = time.monotonic()
                 late.append(key)
         return late
 
@@ -360,7 +374,7 @@ class Lanes:
             elif edge.wait is not None:
                 self._limited = self._limited or edge.wait > 0
                 self._held[key] = now + min(edge.wait, HELD_MOST)
-            elif now - state.gave_at > TAP_WINDOW and state.tapped_at < self._chosen_at:
+            elif now - state.gave_at > TAP_WINDOW and state.tapped_at < self._chosen_at and state.late is None:
                 self._ready.pop(key, None)
         if any(edge.taken for edge in edges):
             self._in_vain = 0

@@ -46,9 +46,9 @@ class Scheduler:
                 try:
                     async with conn.transaction():
                         await self._fire_one(conn, schedule)
-                except psycopg.OperationalError:  # it is the database that is away
-                    raise
-                except Exception as error:  # noqa: BLE001  # a cron expression, a time zone that this machine has not, ...
+                except Exception as error:  # a cron expression, a time zone that this machine has not, a timeout, ...
+                    if conn.closed:  # it is the database that is away
+                        raise
                     said = f"{type(error).__name__}: {error}"
                     if self._wrong.get(key) != said:
                         self._wrong[key] = said

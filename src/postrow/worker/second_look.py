@@ -9,7 +9,8 @@ NEAR = 0.018  # seconds after a tap that was heard: 16 ms for which others relie
 # seconds after it, too: others may have relied on a later one, asked for within 100 ms, and that for 40 ms, and it was
 # rolled back
 FAR = 0.145
-SHARE = 20  # times what the last discovery took: a twentieth of the time
+SHARE = 20  # times what the last discovery took the server, at least, until the next: a twentieth of its time
+SHARE_OF_WAY = 3  # times what its way there and back took: a quarter of one connection's time
 
 
 class SecondLook:
@@ -21,6 +22,7 @@ class SecondLook:
     def __init__(self, longest: float) -> None:
         """`longest`: seconds between looks while a transaction that kept its tap back stays open; they double."""
         self._longest = longest
+        self._heard_at = -math.inf  # the last tap
         self._near = math.inf
         self._far = math.inf
         self._pause = NEAR
@@ -28,7 +30,7 @@ class SecondLook:
 
     def heard(self) -> None:
         """A tap of the queue was heard, or may have been missed."""
-        now = time.monotonic()
+        now = self._heard_at = time.monotonic()
         self._near = min(self._near, now + NEAR)
         self._far = now + FAR
         self._pause = NEAR
@@ -38,16 +40,19 @@ class SecondLook:
         """When the next is due, by time.monotonic(); infinity where none is owed."""
         return max(min(self._near, self._far), self._rests_until)
 
-    def looks(self, *, kept_back: bool) -> None:
-        """A look begins; `kept_back`: a transaction that is still open may need another one after its end."""
+    def looks(self, *, kept_back: bool, asked_at: float) -> None:
+        """A look begins; `kept_back`: a transaction that was open when that was asked may need another after its end.
+
+        For a tap that was heard since it was asked a near look is owed as for any other: this one may be too early.
+        """
         now = time.monotonic()
         if now >= self._far:
             self._far = math.inf
-        self._near = math.inf
+        self._near = self._heard_at + NEAR if self._heard_at > asked_at else math.inf
         if kept_back:
-            self._near = now + self._pause
+            self._near = min(self._near, now + self._pause)
             self._pause = min(self._pause * 2, self._longest)
 
-    def took(self, seconds: float) -> None:
-        """So long took a discovery of the queue's lanes."""
-        self._rests_until = time.monotonic() + SHARE * seconds
+    def took(self, seconds: float, *, on_the_way: float = 0.0) -> None:
+        """So long took a discovery of the queue's lanes, and so much longer the way there and back."""
+        self._rests_until = time.monotonic() + max(SHARE * seconds, SHARE_OF_WAY * on_the_way)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 import random
+import time
 from typing import Any
 from uuid import UUID
 
@@ -50,13 +51,13 @@ class Sweeper:
     async def run(self) -> None:
         """Sweep until cancelled. Raises when the database is away: to be called again."""
         async with await self._database.connect("sweeper") as conn:
-            if self._connected_before:
-                await asyncio.sleep(AFTER_OUTAGE)
+            begins_at = time.monotonic() + (AFTER_OUTAGE if self._connected_before else 0.0)
             self._connected_before = True
             waits = FIRST_ASK
             while True:
                 if await self._its_turn(conn):
-                    await self._sweep(conn, full=next(self._turns) % FULL_EVERY == 0)
+                    if time.monotonic() >= begins_at:
+                        await self._sweep(conn, full=next(self._turns) % FULL_EVERY == 0)
                     pause = EVERY
                 else:
                     pause, waits = waits, ASK_EVERY

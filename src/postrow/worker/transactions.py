@@ -17,11 +17,11 @@ from postrow.drivers.psycopg3 import execute, execute_async
 from postrow.errors import BadArgumentError
 from postrow.models import Message
 from postrow.ops import claims
+from postrow.queues import OPEN_AT_ONCE
 from postrow.worker.connections import Database, conninfo
 from postrow.worker.loops import in_daemon_thread
 from postrow.worker.slots import Slot
 
-OPEN_AT_ONCE = 10
 PATIENCE = 300.0  # seconds that a handler waits for a connection: others have them, or the database is away
 IDLE = 60.0  # seconds after which a connection that nobody uses is closed
 CLOSING = 2.0  # seconds for a pool's own tasks to end; connections in use are closed when they come back

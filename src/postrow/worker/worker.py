@@ -9,7 +9,6 @@ import os
 import socket
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import uuid4
@@ -21,7 +20,8 @@ from postrow.dsn import read
 from postrow.durations import whole
 from postrow.errors import BadArgumentError, PostrowError
 from postrow.ops import Op, doctor, fleet
-from postrow.queues import Consumer
+from postrow.queues import GRACE, OPEN_AT_ONCE, POLL_INTERVAL, Consumer
+from postrow.worker import condition
 from postrow.worker.acker import Acker
 from postrow.worker.claimer import Claimer
 from postrow.worker.connections import DATABASE_ERRORS, Backoff, Database, Weather
@@ -29,9 +29,10 @@ from postrow.worker.executor import Executor
 from postrow.worker.health import Health, HealthServer
 from postrow.worker.heartbeat import Heartbeat
 from postrow.worker.listener import Listener
-from postrow.worker.loops import run, until
+from postrow.worker.loops import run
 from postrow.worker.metrics import State
 from postrow.worker.outcomes import RELEASED
+from postrow.worker.parts import CANCEL_BOUND, Parts
 from postrow.worker.registry import present_version, registrations, say_wiring
 from postrow.worker.scheduler import Scheduler
 from postrow.worker.signals import stopping_on_signals
@@ -40,28 +41,9 @@ from postrow.worker.supervisor import Supervisor
 from postrow.worker.sweeper import Sweeper
 from postrow.worker.telemetry import Telemetry
 from postrow.worker.tracing import tracing
-from postrow.worker.transactions import OPEN_AT_ONCE, Transactions
+from postrow.worker.transactions import Transactions
 
 log = logging.getLogger("postrow.worker")
-
-STOP_BOUND = 10.0  # seconds for the last outcomes to be written, beyond the grace
-CANCEL_BOUND = 2.0  # seconds for cancelled handlers, and cancelled parts, to clean up
-FAREWELL_BOUND = 5.0  # seconds for the heartbeat to say that the worker has gone
-BUSY_BOUND = 2.0  # of them for outcomes of messages that others have locked
-STUCK = 60.0  # seconds without a turn of the event loop, after which the process is not live
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What runs between the start and the end of a worker."""
-
-    slots: Slots
-    executor: Executor
-    acker: Acker
-    claimer: Claimer
-    heartbeat: Heartbeat
-    supervisor: Supervisor
-    transactions: Transactions
 
 
 class Worker:
@@ -94,8 +76,8 @@ class Worker:
         concurrency: int | None = None,
         transport: Literal["tap", "poll"] = "tap",
         listen_dsn: str | None = None,
-        poll_interval: float = 1.0,
-        grace: float = 30.0,
+        poll_interval: float = POLL_INTERVAL,
+        grace: float = GRACE,
         health: tuple[str, int] | None = None,
         sweep: bool = True,
         schedule: bool = True,
@@ -130,7 +112,7 @@ class Worker:
         self._stop: asyncio.Event | None = None
         self._stop_early = threading.Event()
         self._id = uuid4()
-        self._parts: _Parts | None = None
+        self._parts: Parts | None = None
         self.health_port: int | None = None
 
     def run(self) -> int:
@@ -146,6 +128,7 @@ class Worker:
         Raises:
             SchemaMismatchError: the database's schema does not fit; the message names the command to run.
             ConsumerConflictError: another handler is registered for one of the queues.
+            BadArgumentError: the address for the health pages cannot be had; the message names it and says why.
         """
         return run(self.serve())
 
@@ -269,20 +252,16 @@ class Worker:
         say_wiring(self._app, self.consumers, worker=self.name)
         try:
             await self._stop.wait()
-            await self._wind_down(parts, self._grace)
+            await parts.wind_down(self._grace)
         except asyncio.CancelledError:  # by who awaits `serve`: what runs is given back
-            await self._wind_down(parts, 0.0)
+            await parts.wind_down(0.0)
             raise
         finally:
-            await parts.supervisor.end(*parts.supervisor.tasks, timeout=CANCEL_BOUND)
-            parts.executor.close()
-            await parts.transactions.close()
-            parts.heartbeat.stop()
-            await until(lambda: not parts.heartbeat.alive, FAREWELL_BOUND)
+            await parts.end()
             self._parts = None
         log.info("stopped: %s", ", ".join(f"{count} {word}" for word, count in parts.acker.counts.items()))
 
-    def _build(self, database: Database, weather: Weather, telemetry: Telemetry) -> _Parts:
+    def _build(self, database: Database, weather: Weather, telemetry: Telemetry) -> Parts:
         slots = Slots(self.name)
         meter = telemetry.meter
 
@@ -336,63 +315,15 @@ class Worker:
             fleet=lambda: heartbeat.fleet,
             meter=meter,
         )
-        return _Parts(slots, executor, acker, claimer, heartbeat, Supervisor(weather), transactions)
-
-    async def _wind_down(self, parts: _Parts, grace: float) -> None:
-        """Claim no more, let handlers finish, release the rest, write all outcomes. The heartbeat goes on meanwhile."""
-        executor, acker, supervisor = parts.executor, parts.acker, parts.supervisor
-        parts.claimer.stop()
-        executor.stop()
-        await until(lambda: not parts.claimer.claiming, CANCEL_BOUND)
-        await supervisor.end("claimer", "listener", timeout=CANCEL_BOUND)
-        with contextlib.suppress(*DATABASE_ERRORS, TimeoutError):
-            async with asyncio.timeout(CANCEL_BOUND):
-                await parts.claimer.give_back()
-        await until(lambda: executor.total == 0, grace)
-        left = [slot for slot in parts.slots.all() if not slot.ended and slot.outcome is None]
-        if left:
-            log.warning("%s handlers did not finish within the grace: their messages are released", len(left))
-            for slot in left:
-                executor.release(slot)
-            await until(lambda: executor.total == 0, CANCEL_BOUND)
-            for slot in left:
-                executor.abandon(slot)
-        acker.close()
-        await until(lambda: acker.pending == acker.pending_busy, STOP_BOUND)
-        if acker.pending == acker.pending_busy:
-            await until(lambda: acker.pending == 0, BUSY_BOUND)
-        if acker.pending:
-            log.error("%s outcomes could not be written: these messages come back when their leases end", acker.pending)
+        return Parts(slots, executor, acker, claimer, heartbeat, Supervisor(weather), transactions)
 
     def _health(self, weather: Weather) -> Health:
-        stopping = self._stop is None or self._stop.is_set()
-        detail: dict[str, object] = {
-            "worker": self.name,
-            "stopping": stopping,
-            "without_database": dict(weather.down),
-        }
-        parts = self._parts
-        if parts is None:  # it waits for its database, or has stopped
-            return Health(live=True, ready=False, detail=detail)
-        dead = [] if stopping else parts.supervisor.dead
-        blocked = parts.heartbeat.loop_blocked_for
-        live = not dead and parts.heartbeat.alive and blocked < STUCK
-        detail |= {"held": len(parts.slots), "dead": dead, "loop_blocked_for": round(blocked, 3)}
-        return Health(live, live and not stopping and not weather.down, detail)
+        stop = self._stop
+        return condition.health(self.name, self._parts, weather, stopping=stop is None or stop.is_set())
 
     def _state(self, weather: Weather) -> State:
-        parts = self._parts
-        if parts is None:  # as above
-            return State({}, self._concurrency, 0, 0, {"start": "start" not in weather.down}, 0.0, ready=False)
-        return State(
-            running=parts.executor.running,
-            concurrency=self._concurrency,
-            held=len(parts.slots),
-            unwritten=parts.acker.pending,
-            database={part: part not in weather.down for part in (*parts.supervisor.tasks, "heartbeat")},
-            loop_blocked_for=parts.heartbeat.loop_blocked_for,
-            ready=self._health(weather).ready,
-        )
+        ready = self._health(weather).ready
+        return condition.state(self._parts, weather, concurrency=self._concurrency, ready=ready)
 
     def _sign_of_life(self) -> Op[int]:
         return fleet.beat(

@@ -13,9 +13,9 @@ from django.utils.module_loading import import_string
 
 from postrow.app import App
 from postrow.django.connections import closing
-from postrow.errors import BadArgumentError, PostrowError
+from postrow.errors import PostrowError
+from postrow.queues import GRACE, OPEN_AT_ONCE, POLL_INTERVAL
 from postrow.worker import Worker
-from postrow.worker.transactions import OPEN_AT_ONCE
 
 SETTING = "POSTROW_APP"
 LEVELS = {0: logging.WARNING, 1: logging.INFO}  # by --verbosity; above it is DEBUG
@@ -37,8 +37,20 @@ class Command(BaseCommand):
         add("--concurrency", metavar="N", type=int, help="Messages at once in this process. Default: its queues' sum.")
         add("--transport", choices=("tap", "poll"), default="tap", help="tap: LISTEN, and look now and then (default).")
         add("--listen-dsn", metavar="DSN", help="A direct connection for LISTEN, where DATABASES names a pooler.")
-        add("--poll-interval", metavar="SECONDS", type=float, default=1.0, help="How often it looks. Default: 1.")
-        add("--grace", metavar="SECONDS", type=float, default=30.0, help="For running handlers at a stop. Default: 30.")
+        add(
+            "--poll-interval",
+            metavar="SECONDS",
+            type=float,
+            default=POLL_INTERVAL,
+            help="How often it looks. Default: %(default)g.",
+        )
+        add(
+            "--grace",
+            metavar="SECONDS",
+            type=float,
+            default=GRACE,
+            help="For running handlers at a stop. Default: %(default)g.",
+        )
         add("--health", metavar="[HOST:]PORT", type=_address, help="Serve /live and /ready; on loopback by default.")
         add("--no-sweep", dest="sweep", action="store_false", help="Take no part in the sweep; one process has to.")
         add(
@@ -67,14 +79,6 @@ class Command(BaseCommand):
         except PostrowError as error:
             message = f"{error.message}\n{error.hint}" if error.hint else error.message
             raise CommandError(message, returncode=error.exit_code) from error
-        except OSError as error:
-            if options["health"] is None:
-                raise
-            raise CommandError(
-                f"cannot serve --health on {':'.join(map(str, options['health']))}: {error.strerror or error}\n"
-                "Give a free port, and an address of this machine.",
-                returncode=BadArgumentError.exit_code,
-            ) from error
 
 
 def _app(place: str | None) -> App:
