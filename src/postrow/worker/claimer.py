@@ -380,7 +380,7 @@ class Claimer:
         now = time.monotonic()
         discover = True
         if self._held_up():
-            pause = HELD_UP
+            pause, discover = HELD_UP, False
         elif all(self._free(feed) <= 0 for feed in self._feeds):
             pause = self._poll_interval  # a slot that is freed wakes
         elif now - self._worked_at < TAP_WINDOW:

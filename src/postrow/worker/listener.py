@@ -59,32 +59,43 @@ class Listener:
         self._weather.fine("listener")
         self._connected()
         while True:
-            if await _readable(conn, QUIET):
+            await self._hear_until_quiet(conn)
+            await conn.execute("select")  # a connection that died without a word shows itself here
+            self._hear_all(conn)  # what came behind the answer has been read with it, as a rule
+
+    async def _hear_until_quiet(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        """Hear taps where the socket is read, without a task in between, until none came for a while.
+
+        conn.notifies() does as much, but wakes ten times a second: more than all else that an idle worker does.
+        """
+        loop = asyncio.get_running_loop()
+        failed = loop.create_future()
+        last = loop.time()
+
+        def readable() -> None:
+            nonlocal last
+            last = loop.time()
+            try:
                 conn.pgconn.consume_input()
-                while notify := conn.pgconn.notifies():
-                    self._hear(psycopg.Notify("postrow", notify.extra.decode(errors="replace"), notify.be_pid))
-            else:
-                await conn.execute("select")  # a connection that died without a word shows itself here
+                self._hear_all(conn)
+            except Exception as error:  # noqa: BLE001  # the connection is lost: it is the task's
+                loop.remove_reader(fd)
+                failed.set_exception(error)
+
+        fd = conn.fileno()
+        loop.add_reader(fd, readable)
+        try:
+            while (left := last + QUIET - loop.time()) > 0:
+                await asyncio.wait({failed}, timeout=left)
+                if failed.done():
+                    failed.result()
+        finally:
+            loop.remove_reader(fd)
+
+    def _hear_all(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        while notify := conn.pgconn.notifies():
+            self._hear(psycopg.Notify("postrow", notify.extra.decode(errors="replace"), notify.be_pid))
 
     def _hear(self, notify: psycopg.Notify) -> None:
         queue, _, tenant = notify.payload.partition(" ")
         self._tapped(queue, tenant)
-
-
-async def _readable(conn: psycopg.AsyncConnection[Any], timeout: float) -> bool:  # noqa: ASYNC109  # as a result
-    """Whether the server sends something within so many seconds.
-
-    conn.notifies() does the same, but wakes ten times a second: more than all else that an idle worker does.
-    """
-    loop = asyncio.get_running_loop()
-    came = asyncio.Event()
-    fd = conn.fileno()
-    loop.add_reader(fd, came.set)
-    try:
-        async with asyncio.timeout(timeout):
-            await came.wait()
-    except TimeoutError:
-        return False
-    finally:
-        loop.remove_reader(fd)
-    return True
