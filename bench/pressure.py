@@ -132,7 +132,7 @@ def overload(server, *, draw=nowhere, seconds=300, edge=30, factor=1.5, probe=15
     return {f"overload: {what}": figure for what, figure in figures.items()}
 
 
-def fleet(server, *, draw=nowhere, most=64, count=100_000, rounds=3):
+def fleet(server, *, draw=nowhere, most=64, count=400_000, rounds=3):
     """1, 2, 4, ... `most` worker processes on one queue: what they drain a second, and how often each message ran."""
     counts = [2**power for power in range(most.bit_length())]
     rates = {workers: [] for workers in counts}
@@ -151,6 +151,7 @@ def fleet(server, *, draw=nowhere, most=64, count=100_000, rounds=3):
                 wait_until(conn, f"select count(*) >= {workers} from postrow.worker", True)
                 time.sleep(1)  # the last one has looked
                 peak(conn, "counted", max(1, count // 10))  # each has its plans and prepared statements
+                conn.execute("checkpoint")  # what was written until now is not written out in this one's time
                 mark = conn.execute("select clock_timestamp()").fetchone()[0]
                 before = work(watch.sample())
                 rates[workers].append(peak(conn, "counted", count))
