@@ -105,3 +105,38 @@ def test_looks_at_a_far_database_leave_three_quarters_of_the_connections_time(lo
     look.heard()
     look.took(0.0, on_the_way=0.1)
     assert look.due_at == at.now + SHARE_OF_WAY * 0.1
+
+
+def test_of_many_workers_most_look_later_and_each_does(at):
+    first, last = [], []
+    for _ in range(200):
+        look = SecondLook(1.0)
+        look.fleet = 40
+        look.looks(kept_back=False, asked_at=at.now)
+        look.heard()
+        found = times(look, at)
+        first.append(found[0])
+        last.append(found[-1])
+    assert NEAR <= min(first) < 2 * NEAR
+    assert max(first) <= 10 * NEAR + 0.001
+    assert 4 * NEAR < sum(first) / 200 < 7 * NEAR
+    assert min(last) >= FAR
+    assert max(last) <= 10 * FAR + 0.001
+
+
+def test_four_workers_look_as_soon_as_one(look, at):
+    look.fleet = 4
+    look.looks(kept_back=False, asked_at=at.now)
+    look.heard()
+    assert times(look, at) == [NEAR, FAR]
+
+
+def test_many_workers_rest_for_each_other_ten_seconds_at_most(look, at):
+    look.fleet = 8
+    look.heard()
+    look.took(0.03)
+    assert look.due_at == pytest.approx(at.now + 0.03 * SHARE * 8)
+    look.took(0.3)
+    assert look.due_at == pytest.approx(at.now + 10)
+    look.took(1.0)
+    assert look.due_at == pytest.approx(at.now + SHARE)

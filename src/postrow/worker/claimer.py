@@ -289,7 +289,7 @@ class Claimer:
     async def _look(self, conn: psycopg.AsyncConnection[Any], feed: Feed) -> bool:
         """Discover lanes, where that is due, between claims and beside them. Whether it was between."""
         lanes = feed.lanes
-        lanes.fleet = self._fleet()
+        lanes.fleet = feed.second_look.fleet = self._fleet()
         asked_at = time.monotonic()
         if feed.second_look.due_at <= asked_at:
             # before the look: what is open no more by then, the look sees

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 
 NEAR = 0.018  # seconds after a tap that was heard: 16 ms for which others relied on it once it was committed
 # seconds after it, too: others may have relied on a later one, asked for within 100 ms, and that for 40 ms, and it was
 # rolled back
 FAR = 0.145
-SHARE = 20  # times what the last discovery took the server, at least, until the next: a twentieth of its time
+# times what the last discovery took the server, at least, for each worker, until the next: those of all workers take a
+# twentieth of a session's time
+SHARE = 20
 SHARE_OF_WAY = 3  # times what its way there and back took: a quarter of one connection's time
+LONGEST_REST = 10.0  # seconds
+FEW = 4  # workers that all look as soon as they may; of more, so many as a rule, and the others later
 
 
 class SecondLook:
     """The looks that a worker owes a queue after a tap: a near one, a far one, and more while a transaction stays open.
 
-    A tap does not put off a near look that is owed already: under a stream of taps there is one each 18 ms.
+    A tap does not put off a near look that is owed already: under a stream of taps there is one each 18 ms. Many
+    workers of one queue would all do the same: `fleet` is how many there are, and the more the later each looks, by
+    chance.
     """
+
+    fleet = 1
 
     def __init__(self, longest: float) -> None:
         """`longest`: seconds between looks while a transaction that kept its tap back stays open; they double."""
@@ -27,12 +36,13 @@ class SecondLook:
         self._far = math.inf
         self._pause = NEAR
         self._rests_until = -math.inf
+        self._later = 1.0  # times as late as it could be
 
     def heard(self) -> None:
         """A tap of the queue was heard, or may have been missed."""
         now = self._heard_at = time.monotonic()
-        self._near = min(self._near, now + NEAR)
-        self._far = now + FAR
+        self._near = min(self._near, now + NEAR * self._later)
+        self._far = now + FAR * self._later
         self._pause = NEAR
 
     @property
@@ -48,11 +58,13 @@ class SecondLook:
         now = time.monotonic()
         if now >= self._far:
             self._far = math.inf
-        self._near = self._heard_at + NEAR if self._heard_at > asked_at else math.inf
+        self._later = random.uniform(1.0, max(1.0, self.fleet / FEW))  # noqa: S311  # jitter, not a secret
+        self._near = self._heard_at + NEAR * self._later if self._heard_at > asked_at else math.inf
         if kept_back:
             self._near = min(self._near, now + self._pause)
             self._pause = min(self._pause * 2, self._longest)
 
     def took(self, seconds: float, *, on_the_way: float = 0.0) -> None:
         """So long took a discovery of the queue's lanes, and so much longer the way there and back."""
-        self._rests_until = time.monotonic() + max(SHARE * seconds, SHARE_OF_WAY * on_the_way)
+        rest = max(min(SHARE * seconds * self.fleet, LONGEST_REST), SHARE * seconds, SHARE_OF_WAY * on_the_way)
+        self._rests_until = time.monotonic() + rest
