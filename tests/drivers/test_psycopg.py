@@ -385,13 +385,11 @@ def numbers(count):
 
 async def test_a_workers_connection_keeps_a_cursor_but_none_that_holds_many_rows(own):
     assert await execute_async(own, numbers(2)) == [1, 2]
-    kept = own.take(raw=False)
-    own.put_back(kept, raw=False)
+    kept = own.kept[False]
     assert await execute_async(own, numbers(OwnConnection.MOST_ROWS)) == [*range(1, 101)]
-    assert own.take(raw=False) is kept
-    own.put_back(kept, raw=False)
+    assert own.kept[False] is kept
     assert await execute_async(own, numbers(OwnConnection.MOST_ROWS + 1)) == [*range(1, 102)]
-    assert own.take(raw=False) is not kept
+    assert own.kept.get(False) is not kept
 
 
 async def test_calls_at_once_on_a_workers_connection_have_a_cursor_each(own):

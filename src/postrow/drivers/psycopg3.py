@@ -126,16 +126,7 @@ class OwnConnection(psycopg.AsyncConnection[Any]):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._kept: dict[bool, psycopg.AsyncRawCursor[Any]] = {}
-
-    def take(self, *, raw: bool) -> psycopg.AsyncRawCursor[Any]:
-        """A cursor for a call of this kind; nobody else has it meanwhile."""
-        return self._kept.pop(raw, None) or _cursor(self, raw=raw)
-
-    def put_back(self, cursor: psycopg.AsyncRawCursor[Any], *, raw: bool) -> None:
-        """After the call."""
-        if cursor.rowcount <= self.MOST_ROWS:
-            self._kept[raw] = cursor
+        self.kept: dict[bool, psycopg.AsyncRawCursor[Any]] = {}  # by whether its rows are raw; taken out for a call
 
 
 def _cursor(conn: Async, *, raw: bool) -> psycopg.AsyncRawCursor[Any]:
@@ -146,14 +137,15 @@ def _cursor(conn: Async, *, raw: bool) -> psycopg.AsyncRawCursor[Any]:
 
 async def execute_async(conn: Async, op: Op[T], *, binary: bool = False) -> T:
     """`execute`, for an async connection."""
-    cursor = conn.take(raw=op.raw) if isinstance(conn, OwnConnection) else _cursor(conn, raw=op.raw)
+    kept = conn.kept if isinstance(conn, OwnConnection) else {}
+    cursor = kept.pop(op.raw, None) or _cursor(conn, raw=op.raw)
     try:
         await cursor.execute(op.sql, op.params, binary=binary or op.raw)
         rows = await cursor.fetchall()
     except psycopg.Error as error:
         translate(error)
-    if isinstance(conn, OwnConnection):
-        conn.put_back(cursor, raw=op.raw)
+    if cursor.rowcount <= OwnConnection.MOST_ROWS:
+        kept[op.raw] = cursor
     return op.read(rows)
 
 

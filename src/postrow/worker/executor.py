@@ -339,25 +339,27 @@ class Executor:
         if call is None or not call.left:
             self.running[slot.consumer] -= 1
             self.total -= 1
-        if outcome is not DONE and outcome.verdict in {"fail", "bury"} and not slot.lost:
+        if outcome.verdict in {"fail", "bury"} and not slot.lost:
             self._say_failed(slot, outcome)
-        after = slot.then
-        if after is None:
-            pass
-        elif self._goes_on(slot, after):
-            slot.then = None
-            self.waiting -= 1
-            if self._meter is not None:
-                self._meter.followed(after)
-            if call is None:
-                self._start((after,))
-            else:
-                call.after.append(after)
-        else:
-            self._give_back_after(slot)
+        if slot.then is not None:
+            self._pass_on(slot, slot.then)
         self._finished(slot)
         if call is not None and not call.left:
             self._start(call.after)
+
+    def _pass_on(self, slot: Slot, after: Slot) -> None:
+        """The next of its group starts, with those of the same call, or is given back."""
+        if not self._goes_on(slot, after):
+            self._give_back_after(slot)
+            return
+        slot.then = None
+        self.waiting -= 1
+        if self._meter is not None:
+            self._meter.followed(after)
+        if slot.call is None:
+            self._start((after,))
+        else:
+            slot.call.after.append(after)
 
     def _goes_on(self, slot: Slot, after: Slot) -> bool:
         """Whether the next of its group may start: this one is done, and both are certainly still ours."""

@@ -25,6 +25,14 @@ select pg_catalog.array_to_string(names[1:10], ', ')
 $$
 
 -- next
+-- A name, and whose it is where that is not the default tenant's. Internal.
+create or replace function postrow.whose(name text, tenant text) returns text
+language sql immutable
+as $$
+select whose.name || case when whose.tenant <> 'default' then ' of tenant ' || whose.tenant else '' end
+$$
+
+-- next
 -- How bad something is that has gone on for a time. Internal.
 create or replace function postrow.grade(age interval, warning interval, problem interval) returns text
 language sql immutable

@@ -198,8 +198,7 @@ declare
     v_oldest  timestamptz;
     v_names   text[];
 begin
-    select min(g.died_at), array_agg(format('%s%s (%s, %s)', g.queue,
-            case when g.tenant <> 'default' then ' of tenant ' || g.tenant else '' end,
+    select min(g.died_at), array_agg(format('%s (%s, %s)', postrow.whose(g.queue, g.tenant),
             case when g.groups = 1 then '1 group' else g.groups || ' groups' end,
             postrow.said(doctor_groups.now - g.died_at)) order by g.died_at, g.queue, g.tenant)
         into v_oldest, v_names
@@ -234,8 +233,7 @@ declare
     v_oldest  timestamptz;
     v_names   text[];
 begin
-    select min(s.next_at), array_agg(format('%s%s (%s)', s.name,
-            case when s.tenant <> 'default' then ' of tenant ' || s.tenant else '' end,
+    select min(s.next_at), array_agg(format('%s (%s)', postrow.whose(s.name, s.tenant),
             postrow.said(doctor_schedules.now - s.next_at)) order by s.next_at, s.name)
         into v_oldest, v_names
     from postrow.schedule s
