@@ -11,7 +11,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import class_row, dict_row, kwargs_row, namedtuple_row, scalar_row
 
 import postrow
-from postrow.drivers.psycopg3 import OwnConnection, execute_async
+from postrow.drivers.psycopg3 import OwnConnection, execute_async, run_all
 from postrow.errors import (
     AbortedTransactionError,
     BadNameError,
@@ -381,6 +381,41 @@ async def own(committed):
 
 def numbers(count):
     return Op("select n::int from generate_series(1, $1::int) n", (count,), lambda rows: [n for (n,) in rows])
+
+
+async def test_a_statement_of_a_list_is_made_while_the_server_works_on_the_ones_before(connect, done, monitor):
+    conn = await connect()
+    monitor.execute("select pg_advisory_lock(7)")
+
+    def ops():
+        yield Op("select 1 from pg_advisory_xact_lock(7)", (), lambda rows: [n for (n,) in rows])  # works until ...
+        yield numbers(2)
+        yield numbers(3)
+        monitor.execute("select pg_advisory_unlock(7)")  # ... the fourth is made
+        yield numbers(4)
+        yield numbers(5)
+
+    await done(conn.execute("set lock_timeout = '20 s'"))
+    assert await done(run_all(conn, ops(), ahead=True)) == [1, *range(1, 3), *range(1, 4), *range(1, 5), *range(1, 6)]
+
+
+async def test_what_the_server_skips_of_a_list_that_failed_is_no_warning(connect, done, monitor, caplog):
+    conn = await connect()
+
+    def ops(sent):
+        monitor.execute("select pg_advisory_lock(7)")
+        yield Op("select 1 / (random() * 0)::int from pg_advisory_xact_lock(7)", (), list)
+        for n in range(2, sent + 1):
+            yield numbers(n)
+        monitor.execute("select pg_advisory_unlock(7)")
+        yield from map(numbers, range(3))
+
+    await done(conn.execute("set lock_timeout = '20 s'"))
+    for sent in (2, 3) * 5:
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            await done(run_all(conn, ops(sent), ahead=True))
+        assert await done(run_all(conn, [numbers(1), numbers(1)], ahead=True)) == [1, 1]
+    assert [record.message for record in caplog.records if record.name == "psycopg"] == []
 
 
 async def test_a_workers_connection_keeps_a_cursor_but_none_that_holds_many_rows(own):

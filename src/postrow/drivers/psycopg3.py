@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Awaitable, Iterable
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from itertools import chain, islice
 from typing import Any, LiteralString, TypeVar
 
@@ -23,10 +22,12 @@ from psycopg.types.uuid import UUIDLoader
 from postrow.drivers.refusals import aborted, in_autocommit, no_handle, translate
 from postrow.errors import NotInTransactionError
 from postrow.ops import Op, arrays
+from postrow.ops.op import Row
 
 T = TypeVar("T")
 Sync = psycopg.Connection[Any]
 Async = psycopg.AsyncConnection[Any]
+_Read = Callable[[Sequence[Row]], list[T]]
 
 
 def run(handle: Any, op: Op[T]) -> T | Awaitable[T]:
@@ -41,8 +42,8 @@ def run(handle: Any, op: Op[T]) -> T | Awaitable[T]:
 def run_all(handle: Any, ops: Iterable[Op[list[T]]], *, ahead: bool) -> list[T] | Awaitable[list[T]]:
     """Run ops one after the other in the handle's transaction, and put their lists together.
 
-    With `ahead` they go out in a pipeline, where libpq has one (from 14 on): the server works on one while the next
-    is made. Otherwise the iterable may use the connection itself, as a server-side cursor does.
+    With `ahead` they go out in a pipeline, where libpq has one (from 14 on): the server works on up to three while the
+    next is made. Otherwise the iterable may use the connection itself, as a server-side cursor does.
     """
     conn = _connection(handle)
     if isinstance(conn, psycopg.AsyncConnection):
@@ -171,14 +172,19 @@ def _run_all_sync(conn: Sync, ops: Iterable[Op[list[T]]], *, ahead: bool) -> lis
     _command(conn, _SAVEPOINT)
     found: list[T] = []
     try:
-        with conn.pipeline() if ahead else nullcontext():
-            sent: deque[tuple[Op[list[T]], psycopg.RawCursor[Any]]] = deque()
-            for op in chain(first, ops):
-                sent.append((op, _sent(conn, op)))
-                if len(sent) > ahead:
-                    _read_next(sent, found)
-            while sent:
-                _read_next(sent, found)
+        with _pipeline(conn) if ahead else nullcontext():
+            sent: list[tuple[_Read[T], psycopg.RawCursor[Any]]] = []
+            answers: list[tuple[_Read[T], list[Row]]] = []
+            for op in chain(first, ops):  # made while the server works on what was sent
+                if len(sent) > 2 * ahead:  # in a pipeline psycopg waits for all answers at once
+                    answers += [(read, cursor.fetchall()) for read, cursor in sent]
+                    sent.clear()
+                sent.append((op.read, _sent(conn, op)))
+                if len(sent) > ahead:  # the server has enough to do meanwhile
+                    found += chain.from_iterable(read(rows) for read, rows in answers)
+                    answers.clear()
+            answers += [(read, cursor.fetchall()) for read, cursor in sent]
+        found += chain.from_iterable(read(rows) for read, rows in answers)
     except BaseException as error:
         if _alive(conn):
             _command(conn, _BACK)
@@ -202,14 +208,19 @@ async def _run_all_async(conn: Async, ops: Iterable[Op[list[T]]], *, ahead: bool
         return found
     await _command_async(conn, _SAVEPOINT)
     try:
-        async with conn.pipeline() if ahead else nullcontext():
-            sent: deque[tuple[Op[list[T]], psycopg.AsyncRawCursor[Any]]] = deque()
-            for op in chain(first, ops):
-                sent.append((op, await _sent_async(conn, op)))
-                if len(sent) > ahead:
-                    await _read_next_async(sent, found)
-            while sent:
-                await _read_next_async(sent, found)
+        async with _pipeline_async(conn) if ahead else nullcontext():
+            sent: list[tuple[_Read[T], psycopg.AsyncRawCursor[Any]]] = []
+            answers: list[tuple[_Read[T], list[Row]]] = []
+            for op in chain(first, ops):  # made while the server works on what was sent
+                if len(sent) > 2 * ahead:  # in a pipeline psycopg waits for all answers at once
+                    answers += [(read, await cursor.fetchall()) for read, cursor in sent]
+                    sent.clear()
+                sent.append((op.read, await _sent_async(conn, op)))
+                if len(sent) > ahead:  # the server has enough to do meanwhile
+                    found += chain.from_iterable(read(rows) for read, rows in answers)
+                    answers.clear()
+            answers += [(read, await cursor.fetchall()) for read, cursor in sent]
+        found += chain.from_iterable(read(rows) for read, rows in answers)
     except BaseException as error:
         if _alive(conn):
             await _command_async(conn, _BACK)
@@ -232,21 +243,37 @@ def _sent(conn: Sync, op: Op[Any]) -> psycopg.RawCursor[Any]:
     return cursor
 
 
-def _read_next(sent: deque[tuple[Op[list[T]], psycopg.RawCursor[Any]]], found: list[T]) -> None:
-    op, cursor = sent.popleft()
-    found += op.read(cursor.fetchall())
-
-
-async def _read_next_async(sent: deque[tuple[Op[list[T]], psycopg.AsyncRawCursor[Any]]], found: list[T]) -> None:
-    op, cursor = sent.popleft()
-    found += op.read(await cursor.fetchall())
-
-
 async def _sent_async(conn: Async, op: Op[Any]) -> psycopg.AsyncRawCursor[Any]:
     cursor = psycopg.AsyncRawCursor(conn, row_factory=tuple_row)
     _adapt(cursor, raw=False)
     await cursor.execute(op.sql, op.params, prepare=False)
     return cursor
+
+
+# After an error the server skips what else was sent. That has to be taken note of, or the pipeline warns at its end: to
+# fetch from any cursor takes all.
+
+
+@contextmanager
+def _pipeline(conn: Sync) -> Iterator[None]:
+    with conn.pipeline():
+        try:
+            yield
+        except psycopg.Error:
+            with suppress(psycopg.Error):
+                psycopg.RawCursor(conn).fetchall()
+            raise
+
+
+@asynccontextmanager
+async def _pipeline_async(conn: Async) -> AsyncIterator[None]:
+    async with conn.pipeline():
+        try:
+            yield
+        except psycopg.Error:
+            with suppress(psycopg.Error):
+                await psycopg.AsyncRawCursor(conn).fetchall()
+            raise
 
 
 def _command(conn: Sync, statement: LiteralString) -> None:
