@@ -403,4 +403,5 @@ class Claimer:
                 await self._wake.wait()
         except TimeoutError:
             if discover and pause > KEEN:
-                self.look_everywhere()
+                for feed in self._feeds:
+                    feed.lanes.look_in_turn()
