@@ -3,9 +3,14 @@
 import threading
 from collections import Counter
 from contextlib import suppress
+from datetime import timedelta
+from uuid import uuid4
 
 import psycopg
 import pytest
+
+from postrow.drivers.psycopg3 import execute
+from postrow.ops import claims
 
 
 def ids(rows):
@@ -27,28 +32,35 @@ def test_two_claimers_get_different_messages_and_do_not_wait(actors):
     assert (first, second) == (sent[:6], sent[6:])
 
 
-def test_a_third_turn_of_a_queue_waits_for_the_first_two_and_one_of_another_queue_for_nobody(actors):
-    one, two, three = actors("one"), actors("two"), actors("three")
+def test_a_third_turn_of_a_queue_is_refused_while_two_go_on_and_one_of_another_queue_is_not(actors):
+    one, two, three = actors("one"), actors("two"), actors("three").impatient()
     for actor in (one, two):
         actor.begin()
         assert actor.impatient().value("claim_turn", queue="q") is True
-    third = three.start("claim_turn", queue="q").wait_until_blocked()
-    other = actors("other")
-    assert other.impatient().value("claim_turn", queue="r") is True
+    assert three.value("claim_turn", queue="q") is False
+    assert three.value("claim_turn", queue="r") is True
     one.commit()
-    two.commit()
-    assert [row.claim_turn for row in third.result()] == [True]
+    assert three.value("claim_turn", queue="q") is True
 
 
-def test_a_turn_is_not_waited_for_without_end(own_actors):
+def test_a_claim_without_its_turn_takes_nothing_and_says_so(own_actors):
     one, two, three = own_actors("one"), own_actors("two"), own_actors("three")
-    one.query("alter function postrow.claim_turn set lock_timeout = '10ms'")  # 2 s
+    put_many(three, 3)
     for actor in (one, two):
         actor.begin()
         actor.value("claim_turn", queue="q")
-    assert three.value("claim_turn", queue="q") is False
-    three.put()
-    assert len(three.take()) == 1
+    options = {"per_lane": 10, "limit": 10, "lease": timedelta(seconds=60), "worker": "w"}
+
+    def claim(**more):
+        return execute(three.conn, claims.claim_lanes("q", [("default", 0, None)], token=uuid4(), **options, **more))
+
+    refused = claim(turn=True)
+    assert (refused.turn, refused.messages, refused.edges) == (False, [], [])
+    two.commit()
+    given = claim(turn=True)
+    assert (given.turn, len(given.messages)) == (True, 3)
+    empty = claim()
+    assert (empty.turn, empty.messages, len(empty.edges)) == (True, [], 1)
 
 
 def test_what_a_claim_took_and_rolled_back_is_given_again_with_no_attempt_spent(actors):

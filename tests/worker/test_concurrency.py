@@ -5,12 +5,14 @@ import threading
 import time
 from types import SimpleNamespace
 
+import psycopg
 import pytest
 
 import postrow
 from postrow.errors import BadArgumentError, ConsumerConflictError
 from postrow.models import Lane
 from postrow.worker import Worker
+from postrow.worker import claimer as claimer_module
 from postrow.worker.claimer import Claimer
 from postrow.worker.connections import Weather
 
@@ -391,3 +393,44 @@ def test_without_any_thread_a_sync_handlers_messages_fail(app, db, start, wait_f
     wait_for(lambda: db.dead(id_))
     assert db.dead(id_).failures[-1]["message"] == "can't start new thread"
     running.stop()
+
+
+def test_a_worker_that_gets_no_turn_claims_nothing_and_asks_again(db, start, wait_for, seen, monkeypatch):
+    """As in a fleet, of which two others claim."""
+    monkeypatch.setattr(claimer_module, "FEW", 0)
+    monkeypatch.setattr(claimer_module, "MANY", 1)
+    turns = []
+    turned = claimer_module.Feed.turned
+
+    def noted(self, *, away, fleet):
+        turned(self, away=away, fleet=fleet)
+        turns.append((away, self.asks_at - time.monotonic()))
+
+    monkeypatch.setattr(claimer_module.Feed, "turned", noted)
+    with psycopg.connect(db.dsn) as one, psycopg.connect(db.dsn) as two:
+        for conn in (one, two):
+            assert conn.execute("select postrow.claim_turn('q')").fetchone() == (True,)
+        db.put_many(range(3))
+        start(poll_interval=60)
+        wait_for(lambda: len(turns) >= 5)
+        assert all(away for away, _ in turns)
+        assert all(0 < pause <= 1.5 * claimer_module.NEXT_TURN_OF_ALL for _, pause in turns)
+        assert db.rows("select id from postrow.message where claim_token is not null") == []
+        one.rollback()
+        wait_for(lambda: set(seen) == {0, 1, 2})
+    assert not turns[-1][0]
+
+
+@pytest.mark.parametrize(("fleet", "most"), [(3, 0.06), (64, 1.28)])
+def test_who_gets_no_turn_asks_later_and_later_until_it_has_one(fleet, most):
+    feed = claimer_module.Feed(SimpleNamespace(), 1.0)
+
+    def pause():
+        feed.turned(away=True, fleet=fleet)
+        return feed.held_for
+
+    pauses = [pause() for _ in range(12)]
+    assert 0.002 < pauses[0] <= 0.0075
+    assert most / 2 - 0.1 < pauses[-1] <= 1.5 * most
+    feed.turned(away=False, fleet=fleet)
+    assert pause() <= 0.0075

@@ -19,19 +19,20 @@ Key = tuple[str, UUID]
 """A message: tenant and id."""
 
 # The claim's own transaction need not be flushed: a claim that a crash forgets is an unclaimed message. set_config is
-# local to this one statement's transaction, and materialized so that it runs whatever the claim gives. So is the wait
-# for a turn, which is over before the microseconds are counted: once, for the first row, when all are there. The
-# columns are those of `Claimed`, as bytes and numbers: to read a moment costs a worker ten times as much.
+# local to this one statement's transaction, and materialized so that it runs whatever the claim gives. So is the turn;
+# who gets none claims nothing, so the token comes from there. The microseconds are counted once, for the first row,
+# when all are there. The columns are those of `Claimed`, as bytes and numbers: to read a moment costs a worker ten
+# times as much.
 CLAIM = """
 with begun as materialized (select set_config('synchronous_commit', 'off', true) as lazily,
-    case when $11::bool then postrow.claim_turn($1::text) end as turn, clock_timestamp() as at)
+    case when not $11::bool or postrow.claim_turn($1::text) then $9::uuid end as token, clock_timestamp() as at)
 select c.lane, c.frontier,
     (select least(extract(epoch from clock_timestamp() - b.at) * 1000000, 2000000000)::int4 from begun b), c.claimed_at,
     c.tenant, c.priority, c.id, c.payload::text, c.headers::text, c.attempt, c.max_attempts, c.due_at, c.enqueued_at,
     c.subject, c.target, c.group_key, c.topic, c.parent_id, c.hops, c.expires_at, c.failures::text, c.place
 from begun, postrow.claim_lanes($1::text, $2::text[], $3::smallint[], $4::timestamptz[], $5::int, $6::int,
-    lease => $7::interval, worker => $8::text, token => $9::uuid, max_bytes => $10::bigint) c
-where begun.lazily is not null
+    lease => $7::interval, worker => $8::text, token => begun.token, max_bytes => $10::bigint) c
+where begun.lazily is not null and begun.token is not null
 """
 # The seconds from the statement's arrival until all lanes are found; in a row of their own where there are none.
 # date_part gives float8, and so takes less than extract.
@@ -44,16 +45,20 @@ _LANE, _TOOK, _ID, _DUE = (Claimed._fields.index(name) for name in ("lane", "too
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The answer of a claim: its messages, how far each lane was seen, and the seconds that the server took."""
+    """The answer of a claim: its messages, how far each lane was seen, and the seconds that the server took.
+
+    Without `turn`, it was to have one and got none: it has claimed nothing, and says nothing of the lanes.
+    """
 
     messages: list[Claimed]
     edges: list[LaneEdge]
     took: float
+    turn: bool = True
 
 
 def _read_claim(lanes: Sequence[tuple[str, int, datetime | None]], rows: Sequence[Row]) -> Claim:
-    if not rows:
-        return Claim([], [], 0.0)
+    if not rows:  # each lane has one, at least
+        return Claim([], [], 0.0, turn=not lanes)
     make = partial(tuple.__new__, Claimed)
     messages = [make(row) for row in rows if row[_ID] is not None]
     taken = Counter([row[_LANE] for row in messages])
@@ -88,7 +93,7 @@ def claim_lanes(
 ) -> Op[Claim]:
     """Claim from lanes (tenant, priority, after), in their order; messages targeted at `worker` come first.
 
-    `turn`: not beside two others that wait for theirs, for which it may take 2 s; that counts for nothing in `took`.
+    `turn`: not beside two others of the queue that are to have one.
     """
     tenants, priorities, afters = zip(*lanes, strict=True) if lanes else ((), (), ())
     lists = (arrays.texts(tenants), arrays.numbers(priorities), arrays.moments(afters))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -36,8 +38,10 @@ IDLE_AFTER = 60.0  # seconds without work, after which the poll interval is five
 # times the messages that the worker handles at once, and 2,000: outcomes that wait to be written before it claims no
 # more, and messages that wait for others of their groups before it claims one by one
 UNWRITTEN = 4
-# a claim of so many messages waits for its turn where more workers than a few claim: each steps over what others lock
+# a claim of so many messages takes turns where more workers than a few claim: each steps over what others lock
 MANY, FEW = 50, 2
+# seconds until who got no turn asks again, by chance half more or less: at first, and, as it doubles, for each worker
+NEXT_TURN, NEXT_TURN_OF_ALL = 0.005, 0.02
 LOOKS_BACK = 4  # discoveries from the beginnings at one time, each on a connection of its own
 
 
@@ -53,6 +57,21 @@ class Feed:
         self.others: frozenset[str] = frozenset()  # tenants with another handler of their own
         self.tapped_at: float | None = None  # the first tap since the last claim
         self.put_off = False  # whether a claim for a tap has gone before a look that was due
+        self.asks_at = float("-inf")  # when it may ask for a turn again
+        self._turned_away = 0  # times, one after the other
+
+    def turned(self, *, away: bool, fleet: int) -> None:
+        """A claim had its turn, or was turned away: of a queue of which others claim as much as they can."""
+        self._turned_away = self._turned_away + 1 if away else 0
+        if away:
+            pause = min(NEXT_TURN * 2 ** min(self._turned_away - 1, 20), NEXT_TURN_OF_ALL * fleet)
+            self.asks_at = time.monotonic() + pause * random.uniform(0.5, 1.5)  # noqa: S311  # jitter, not a secret
+
+    @property
+    def held_for(self) -> float:
+        """Seconds until a claim that a limit holds back, or that had no turn, is worth another; else infinity."""
+        asks_in = self.asks_at - time.monotonic()
+        return min(self.lanes.held_for, asks_in if asks_in > 0 else math.inf)
 
     def registered(self, handlers: dict[str, str]) -> None:
         """Who consumes the queue now, by tenant. A worker whose handler was replaced takes nothing more."""
@@ -243,6 +262,9 @@ class Claimer:
         name = consumer.queue.name
         if not await self._consumes(conn, feed):
             return 0
+        turn = limit >= MANY and self._fleet() > FEW
+        if turn and time.monotonic() < feed.asks_at:
+            return 0
         tapped_at, feed.tapped_at = feed.tapped_at, None
         # what was tapped goes first, but not twice: it is there, and the look is for what may be
         feed.put_off = tapped_at is not None and lanes.ready and not feed.put_off
@@ -263,10 +285,14 @@ class Claimer:
             worker=self._worker,
             token=token,
             max_bytes=MAX_BYTES,
-            turn=limit >= MANY and self._fleet() > FEW,
+            turn=turn,
         )
         answer = await execute_async(conn, op, binary=True)
         del self._unanswered[token]
+        feed.turned(away=not answer.turn, fleet=self._fleet())
+        if not answer.turn:
+            feed.tapped_at = feed.tapped_at or tapped_at
+            return 0
         lanes.claimed(
             answer.edges,
             {(t, p): after for t, p, after in chosen},
@@ -392,8 +418,8 @@ class Claimer:
             asked = [feed for feed in self._feeds if self._free(feed) > 0 and feed.replaced_by is None]
             may = self._may_look_back  # else the end of one wakes
             pause = min([pause, *(feed.lanes.due_in if may else feed.lanes.message_due_in for feed in asked)])
-            held = min((feed.lanes.held_for for feed in asked), default=pause)
-            if held < pause:  # by a limit: its lanes are known
+            held = min((feed.held_for for feed in asked), default=pause)
+            if held < pause:  # its lanes are known
                 pause, discover = held, False
             second = min((feed.second_look.due_at for feed in asked), default=now + pause)
             if second - now < pause:  # of one queue, and not of all

@@ -526,28 +526,15 @@ end
 $$
 
 -- next
--- Waits until fewer than two other claims of the queue that have called this go on, 2 s at most: whether that is so. For the
--- transaction. Each claim steps over what others have locked and not committed yet, a row at a time, so the more of them
--- at once, the more each costs: 64 workers on two processors did little else. Who calls it: workers that are many, before
+-- Whether fewer than two other claims of the queue that have called this go on: then this is one, until the transaction ends.
+-- Each claim steps over what others have locked and not committed yet, a row at a time, so the more of them at once, the more
+-- each costs: 64 workers on two processors did little else. It does not wait: a session that waits keeps its snapshot, and all
+-- walk over what is dead until the last of these is gone, which cost as much again. Who calls it: workers that are many, before
 -- a claim of many messages.
 create or replace function postrow.claim_turn(queue text) returns boolean
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '2s'
+language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-#variable_conflict use_column
-declare
-    v_class  int := 1886613368;
-    v_key    int := hashtext(claim_turn.queue) & -2;
-begin
-    if pg_try_advisory_xact_lock(v_class, v_key) or pg_try_advisory_xact_lock(v_class, v_key | 1) then
-        return true;
-    end if;
-    begin
-        perform pg_advisory_xact_lock(v_class, v_key | (pg_backend_pid() & 1));
-        return true;
-    exception when lock_not_available then
-        return false;
-    end;
-end
+select pg_try_advisory_xact_lock(1886613368, hashtext(queue) & -2) or pg_try_advisory_xact_lock(1886613368, hashtext(queue) | 1)
 $$
 
 -- next
@@ -584,6 +571,7 @@ declare
     v_tids       tid[];
     v_dues       timestamptz[];
     v_sizes      int[];
+    v_size       bigint;         -- their sum
     v_picked     int;            -- how many were locked,
     v_fit        int;            -- and how many of them fit into max_bytes
     v_counts     int[];          -- of each lane: how many are taken,
@@ -638,8 +626,8 @@ begin
         v_most := case when v_wide then greatest(v_left, 1000) else v_left end;
         select coalesce(array_agg(p.n), '{}'), coalesce(array_agg(p.tenant), '{}'), coalesce(array_agg(p.id), '{}'),
                 coalesce(array_agg(p.ctid), '{}'), coalesce(array_agg(p.available_at), '{}'), coalesce(array_agg(p.size), '{}'),
-                array_agg(p.group_key), coalesce(bool_or(p.group_key is not null), false)
-            into v_lanes, v_tenants, v_ids, v_tids, v_dues, v_sizes, v_groups, v_grouped
+                sum(p.size), array_agg(p.group_key), coalesce(bool_or(p.group_key is not null), false)
+            into v_lanes, v_tenants, v_ids, v_tids, v_dues, v_sizes, v_size, v_groups, v_grouped
         from (
             select l.n::int, p.* from unnest(claim_lanes.tenants, claim_lanes.priorities, claim_lanes.afters)
                 with ordinality l(tenant, priority, after, n)
@@ -661,7 +649,7 @@ begin
         ) p;
         v_picked := cardinality(v_ids);
         v_fit := v_picked;
-        if v_bytes is not null and (v_picked > 1 or v_left < claim_lanes."limit") then  -- the first fits always
+        if v_size > v_bytes and (v_picked > 1 or v_left < claim_lanes."limit") then  -- the first fits always
             v_fit := postrow.fitting(v_sizes, v_bytes, v_left = claim_lanes."limit");
         end if;
         -- in loops, which cost less than the planning of a query: each lane was seen up to now, ...
