@@ -7,6 +7,7 @@ import pytest
 
 import postrow
 from postrow import App
+from postrow.worker import scheduler
 
 
 @pytest.mark.slow
@@ -89,6 +90,22 @@ def test_a_schedule_that_cannot_be_read_keeps_no_other_back_and_is_said_once(app
     assert len(lines("schedule default / broken cannot be fired: CronSimError: ")) == 1
     db.rows("select postrow.put_schedule('broken', 'q', '1', 'every', '3600', now())")
     wait_for(lambda: "broken" in done)
+
+
+def test_many_schedules_that_cannot_be_read_keep_no_other_back(app, db, start, wait_for, monkeypatch):
+    """They are the first of each transaction, and stay due."""
+    monkeypatch.setattr(scheduler, "AT_ONCE", 3)
+    done = []
+
+    @app.queue("q").consumer()
+    async def handle(message):
+        done.append(message.headers["schedule"])
+
+    for n in range(5):
+        db.rows(f"select postrow.put_schedule('broken-{n}', 'q', '1', 'cron', '99 * * * *', now() - interval '1 min')")
+    db.rows("select postrow.put_schedule('fine', 'q', '1', 'every', '3600', now())")
+    start()
+    wait_for(lambda: done == ["fine"])
 
 
 @pytest.fixture

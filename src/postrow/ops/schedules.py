@@ -76,9 +76,9 @@ def _read(rows: Sequence[Row]) -> list[Schedule]:
     return [Schedule(*row) for row in rows]
 
 
-def due() -> Op[list[Schedule]]:
-    """Those that are due, locked for this transaction."""
-    return Op(f"select {COLUMNS} from postrow.due_schedules()", (), _read)
+def due(limit: int) -> Op[list[Schedule]]:
+    """Those that are due, the longest waiting first, locked for this transaction."""
+    return Op(f"select {COLUMNS} from postrow.due_schedules($1::int)", (limit,), _read)
 
 
 def fire(schedule: Schedule, times: Sequence[datetime], next_at: datetime | None) -> Op[int]:

@@ -14,6 +14,7 @@ from postrow.worker.connections import Database, Weather
 
 log = logging.getLogger("postrow.worker")
 
+AT_ONCE = 100  # schedules in one transaction, beside those that could not be fired before
 EVERY = 5.0  # seconds between looks at most: a schedule may be declared elsewhere
 
 
@@ -41,7 +42,7 @@ class Scheduler:
         """Fire all that are due; whether any was. One that cannot be fired stays due, and keeps no other back."""
         fired = False
         async with conn.transaction():
-            for schedule in await execute_async(conn, schedules.due()):
+            for schedule in await execute_async(conn, schedules.due(AT_ONCE + len(self._wrong))):
                 key = (schedule.tenant, schedule.name)
                 try:
                     async with conn.transaction():
