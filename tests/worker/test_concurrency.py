@@ -13,6 +13,7 @@ from postrow.errors import BadArgumentError, ConsumerConflictError
 from postrow.models import Lane
 from postrow.worker import Worker
 from postrow.worker import claimer as claimer_module
+from postrow.worker import feed as feed_module
 from postrow.worker.claimer import Claimer
 from postrow.worker.connections import Weather
 
@@ -400,13 +401,13 @@ def test_a_worker_that_gets_no_turn_claims_nothing_and_asks_again(db, start, wai
     monkeypatch.setattr(claimer_module, "FEW", 0)
     monkeypatch.setattr(claimer_module, "MANY", 1)
     turns = []
-    turned = claimer_module.Feed.turned
+    turned = feed_module.Feed.turned
 
     def noted(self, *, away, fleet):
         turned(self, away=away, fleet=fleet)
         turns.append((away, self.asks_at - time.monotonic()))
 
-    monkeypatch.setattr(claimer_module.Feed, "turned", noted)
+    monkeypatch.setattr(feed_module.Feed, "turned", noted)
     with psycopg.connect(db.dsn) as one, psycopg.connect(db.dsn) as two:
         for conn in (one, two):
             assert conn.execute("select postrow.claim_turn('q')").fetchone() == (True,)
@@ -414,7 +415,7 @@ def test_a_worker_that_gets_no_turn_claims_nothing_and_asks_again(db, start, wai
         start(poll_interval=60)
         wait_for(lambda: len(turns) >= 5)
         assert all(away for away, _ in turns)
-        assert all(0 < pause <= 1.5 * claimer_module.NEXT_TURN_OF_ALL for _, pause in turns)
+        assert all(0 < pause <= 1.5 * feed_module.NEXT_TURN_OF_ALL for _, pause in turns)
         assert db.rows("select id from postrow.message where claim_token is not null") == []
         one.rollback()
         wait_for(lambda: set(seen) == {0, 1, 2})
@@ -423,7 +424,7 @@ def test_a_worker_that_gets_no_turn_claims_nothing_and_asks_again(db, start, wai
 
 @pytest.mark.parametrize(("fleet", "most"), [(3, 0.06), (64, 1.28)])
 def test_who_gets_no_turn_asks_later_and_later_until_it_has_one(fleet, most):
-    feed = claimer_module.Feed(SimpleNamespace(), 1.0)
+    feed = feed_module.Feed(SimpleNamespace(), 1.0)
 
     def pause():
         feed.turned(away=True, fleet=fleet)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,9 +18,9 @@ from postrow.queues import MOST_OF_A_BATCH, Consumer
 from postrow.worker.acker import Acker
 from postrow.worker.connections import DATABASE_ERRORS, Database, Weather
 from postrow.worker.executor import Executor
-from postrow.worker.lanes import TAP_WINDOW, Lanes
+from postrow.worker.feed import Feed
+from postrow.worker.lanes import TAP_WINDOW
 from postrow.worker.metrics import Meter
-from postrow.worker.second_look import SecondLook
 from postrow.worker.slots import Slot, runs
 
 log = logging.getLogger("postrow.worker")
@@ -40,55 +38,7 @@ IDLE_AFTER = 60.0  # seconds without work, after which the poll interval is five
 UNWRITTEN = 4
 # a claim of so many messages takes turns where more workers than a few claim: each steps over what others lock
 MANY, FEW = 50, 2
-# seconds until who got no turn asks again, by chance half more or less: at first, and, as it doubles, for each worker
-NEXT_TURN, NEXT_TURN_OF_ALL = 0.005, 0.02
 LOOKS_BACK = 4  # discoveries from the beginnings at one time, each on a connection of its own
-
-
-class Feed:
-    """One consumer with what the claimer remembers of its queue."""
-
-    def __init__(self, consumer: Consumer, poll_interval: float) -> None:
-        self.consumer = consumer
-        self.lanes = Lanes()
-        self.second_look = SecondLook(poll_interval)
-        self.asked_at = float("-inf")  # who consumes the queue
-        self.replaced_by: str | None = None
-        self.others: frozenset[str] = frozenset()  # tenants with another handler of their own
-        self.tapped_at: float | None = None  # the first tap since the last claim
-        self.put_off = False  # whether a claim for a tap has gone before a look that was due
-        self.asks_at = float("-inf")  # when it may ask for a turn again
-        self._turned_away = 0  # times, one after the other
-
-    def turned(self, *, away: bool, fleet: int) -> None:
-        """A claim had its turn, or was turned away: of a queue of which others claim as much as they can."""
-        self._turned_away = self._turned_away + 1 if away else 0
-        if away:
-            pause = min(NEXT_TURN * 2 ** min(self._turned_away - 1, 20), NEXT_TURN_OF_ALL * fleet)
-            self.asks_at = time.monotonic() + pause * random.uniform(0.5, 1.5)  # noqa: S311  # jitter, not a secret
-
-    @property
-    def held_for(self) -> float:
-        """Seconds until a claim that a limit holds back, or that had no turn, is worth another; else infinity."""
-        asks_in = self.asks_at - time.monotonic()
-        return min(self.lanes.held_for, asks_in if asks_in > 0 else math.inf)
-
-    def registered(self, handlers: dict[str, str]) -> None:
-        """Who consumes the queue now, by tenant. A worker whose handler was replaced takes nothing more."""
-        self.asked_at = time.monotonic()
-        own = handlers.get(self.consumer.tenant, self.consumer.name)
-        replaced_by = own if own != self.consumer.name else None
-        if replaced_by != self.replaced_by:
-            if replaced_by is not None:
-                log.warning(
-                    "queue %s is consumed by handler %s now, not %s: this worker takes nothing more of it",
-                    self.consumer.queue.name,
-                    replaced_by,
-                    self.consumer.name,
-                )
-            self.replaced_by = replaced_by
-        if self.consumer.tenant == "*":
-            self.others = frozenset(t for t, name in handlers.items() if t != "*" and name != self.consumer.name)
 
 
 class Claimer:
