@@ -80,6 +80,38 @@ def test_an_ack_that_may_not_wait_is_busy_then(actors):
     assert taken(two.take(10)) == ["a2"]
 
 
+def lock_what_is_behind(actor):
+    """As a claim does that met it just when another set it behind: it leaves it, but keeps the lock until its end."""
+    actor.begin()
+    assert len(actor.query("select id from postrow.message where behind for update")) == 1
+
+
+def test_an_ack_waits_for_a_claim_that_keeps_what_follows_locked(own_actors):
+    one, two, three = own_actors("one"), own_actors("two"), own_actors("three")
+    one.query("alter function postrow.wait_for_behind set lock_timeout = '20 s'")  # 100 ms
+    put(one, "a1", "a2")
+    rows = one.take(1)
+    assert two.take(10) == []
+    lock_what_is_behind(three)
+    waiting = one.start_settle("ack", rows).wait_until_blocked()
+    three.rollback()
+    assert [row.outcome for row in waiting.result()] == ["accepted"]
+    assert taken(two.take(10)) == ["a2"]
+
+
+def test_an_ack_does_not_wait_without_end_for_what_follows_but_leaves_it_to_the_sweep(own_actors):
+    one, two, three = own_actors("one"), own_actors("two"), own_actors("three")
+    put(one, "a1", "a2")
+    rows = one.take(1)
+    assert two.take(10) == []
+    lock_what_is_behind(three)
+    assert one.settle("ack", rows) == ["accepted"]
+    three.rollback()
+    assert two.take(10) == []
+    assert one.rows("sweep", step="groups")[0].done == 1
+    assert taken(two.take(10)) == ["a2"]
+
+
 def test_nothing_is_set_behind_a_message_that_is_being_settled(actors):
     """As by a handler that acknowledges it in a long transaction of its own."""
     handler, other = actors("handler"), actors("other").impatient()

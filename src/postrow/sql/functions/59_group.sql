@@ -149,10 +149,28 @@ end
 $$
 
 -- next
+-- The places of those of these messages that are free and behind, locked. A claim that met one as another set it behind has it
+-- locked until it ends, and does not know: that is waited for, 100 ms at most. What is locked for longer is left to the sweep.
+-- Internal.
+create or replace function postrow.wait_for_behind(tids tid[]) returns tid[]
+language plpgsql volatile set lock_timeout = '100ms' set jit = off set plan_cache_mode = force_custom_plan
+set enable_tidscan = on set enable_seqscan = off set enable_bitmapscan = off set enable_indexscan = off
+as $$
+begin
+    return array(select m.ctid from postrow.message m
+        where m.ctid = any (wait_for_behind.tids) and m.behind and m.claim_token is null for no key update);
+exception when lock_not_available then
+    return '{}';
+end
+$$
+
+-- next
 -- Sets the next message of each of these groups free, if what stands first in it is behind: the one in front of it is gone, or
--- what blocked the group is decided. A group that a dead letter blocks is left, and a message that a claim has locked. Due
--- now, so that no watermark has passed it. Taps. Gives how many. Internal; called by all that takes messages away.
-create or replace function postrow.promote(queues text[], tenants text[], keys text[], now timestamptz) returns int
+-- what blocked the group is decided. A group that a dead letter blocks is left, and, without `wait`, a message that a claim has
+-- locked. Due now, so that no watermark has passed it. Taps. Gives how many. Internal; called by all that takes messages away.
+create or replace function postrow.promote(
+    queues text[], tenants text[], keys text[], now timestamptz, wait boolean default true
+) returns int
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
 set enable_indexscan = on set enable_tidscan = on set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 set enable_hashjoin = off set enable_mergejoin = off
@@ -161,24 +179,30 @@ as $$
 declare
     v_blocks  boolean := exists (select from postrow.consumer c where c.on_dead = 'block');
     v_tids    tid[];
+    v_locked  tid[];  -- by others
     v_taps    int;
     v_done    int;
 begin
-    v_tids := array(
-        select o.ctid from (
-            select distinct u.queue, u.tenant, u.key from unnest(promote.queues, promote.tenants, promote.keys)
-                u(queue, tenant, key)) g
-        cross join lateral (
-            select m.ctid, m.behind and m.claim_token is null as waits from postrow.message m
-            where m.queue = g.queue and m.tenant = g.tenant and m.group_key = g.key
-            order by (m.claim_token is null), m.enqueued_at, m.id limit 1) f
-        cross join lateral (
-            select m.ctid from postrow.message m
-            -- past a producer whose message it stands for, who has it for key share; a claim has it for update
-            where m.ctid = f.ctid and m.behind and m.claim_token is null for no key update skip locked) o
-        where f.waits and not (v_blocks and (postrow.consumer_of(g.queue, g.tenant)).on_dead is not distinct from 'block'
-            and exists (select from postrow.dead_letter d where d.queue = g.queue and d.tenant = g.tenant
-                and d.group_key = g.key and d.resolved_at is null)));
+    select coalesce(array_agg(o.ctid) filter (where o.ctid is not null), '{}'),
+            coalesce(array_agg(f.ctid) filter (where o.ctid is null), '{}')
+        into v_tids, v_locked
+    from (
+        select distinct u.queue, u.tenant, u.key from unnest(promote.queues, promote.tenants, promote.keys)
+            u(queue, tenant, key)) g
+    cross join lateral (
+        select m.ctid, m.behind and m.claim_token is null as waits from postrow.message m
+        where m.queue = g.queue and m.tenant = g.tenant and m.group_key = g.key
+        order by (m.claim_token is null), m.enqueued_at, m.id limit 1) f
+    left join lateral (
+        select m.ctid from postrow.message m
+        -- past a producer whose message it stands for, who has it for key share; a claim has it for update
+        where m.ctid = f.ctid and m.behind and m.claim_token is null for no key update skip locked) o on true
+    where f.waits and not (v_blocks and (postrow.consumer_of(g.queue, g.tenant)).on_dead is not distinct from 'block'
+        and exists (select from postrow.dead_letter d where d.queue = g.queue and d.tenant = g.tenant
+            and d.group_key = g.key and d.resolved_at is null));
+    if promote.wait and v_locked <> '{}' then
+        v_tids := v_tids || postrow.wait_for_behind(v_locked);
+    end if;
     if v_tids = '{}' then
         return 0;
     end if;
@@ -201,7 +225,7 @@ language plpgsql volatile
 as $$
 begin
     perform postrow.promote(array_agg(promote_held.queue), array_agg(split_part(h, ' ', 1)),
-        array_agg(substr(h, position(' ' in h) + 1)), promote_held.now)
+        array_agg(substr(h, position(' ' in h) + 1)), promote_held.now, false)
     from unnest(promote_held.held) h;
 end
 $$
