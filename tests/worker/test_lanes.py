@@ -178,35 +178,6 @@ def test_the_discoveries_of_all_workers_together_take_a_twentieth_of_the_time(mo
     assert lanes.fleet == workers
 
 
-@pytest.mark.parametrize(("took", "wait"), [(0.00001, 0.002), (0.001, 0.2), (0.02, 4.0), (0.1, 9.8)])
-def test_a_poll_is_not_before_the_discoveries_of_all_workers_have_rested(monotonic, took, wait):
-    """It is sooner than where nothing polls: there a quarter of a second is the least."""
-    lanes = Lanes()
-    lanes.fleet = 10
-    lanes.looked([], took)
-    lanes.look_in_turn()
-    monotonic.now += wait - 0.001
-    assert not lanes.wants_look
-    lanes.look_in_turn()
-    monotonic.now += 0.002
-    assert lanes.wants_look
-
-
-def test_what_calls_for_a_discovery_does_not_wait_for_the_rest(monotonic):
-    lanes = Lanes()
-    lanes.looked([], 0.1)
-    lanes.look_in_turn()
-    lanes.look_again()
-    lanes.look_in_turn()
-    assert lanes.wants_look
-
-
-def test_a_poll_of_a_worker_that_has_not_looked_yet_is_at_once(monotonic):
-    lanes = Lanes()
-    lanes.look_in_turn()
-    assert lanes.wants_look
-
-
 @pytest.mark.parametrize(("on_the_way", "wait"), [(0.001, 0.25), (0.1, 2.0), (3.0, 4.0)])
 def test_discoveries_of_a_far_database_take_a_twentieth_of_this_workers_time(monotonic, on_the_way, wait):
     lanes = marked("acme")

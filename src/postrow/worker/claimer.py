@@ -379,5 +379,4 @@ class Claimer:
                 await self._wake.wait()
         except TimeoutError:
             if discover and pause > KEEN:
-                for feed in self._feeds:
-                    feed.lanes.look_in_turn()
+                self.look_everywhere()

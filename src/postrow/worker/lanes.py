@@ -16,7 +16,6 @@ Key = tuple[str, int]
 DEEP_EVERY = 10.0  # seconds: the longest that a lane is claimed from its watermark without a look from its beginning
 CLAIMED_IN = 1.0  # seconds that such a look leaves of these for the claim of what it has found
 LOOK_SHARE = 20  # times what a discovery took, for each worker, until the next: a twentieth of one session's time
-LEAST_PAUSE = 0.25  # seconds between two that nothing has called for, however quick they are
 WHOLE_EVERY = 1.0  # seconds between discoveries that also look for lanes without a watermark, where the others are many
 SLOW_LOOK = 0.01  # seconds of a discovery beyond those of its lanes: it walked dead entries
 LOOK_A_LANE = 20e-6  # seconds of a discovery for a lane, about twice what it takes
@@ -65,7 +64,6 @@ class Lanes:
         self._ready: dict[Key, None] = {}
         self._best = math.inf  # seconds a row, of late
         self._next_look = -math.inf
-        self._rested_at = -math.inf  # when the rest after the last is over, which a poll heeds
         self._deep_slow = False  # whether the last discovery from the beginnings was
         self._deep_at = -math.inf  # when it began
         self._worked = 0.0  # seconds that it took, without rests
@@ -118,14 +116,6 @@ class Lanes:
             self._whole_called_at = self._called_at
         self._next_look = -math.inf
 
-    def look_in_turn(self) -> None:
-        """Discover lanes as `look_again` does, but not before the rest that the last discovery earned is over.
-
-        For polls, which nothing has called for: of a fleet each would walk what a long transaction has not committed.
-        """
-        self._called_at = self._whole_called_at = time.monotonic()
-        self._next_look = min(self._next_look, self._rested_at)
-
     @property
     def wants_look(self) -> bool:
         """Whether lanes should be discovered now."""
@@ -171,17 +161,15 @@ class Lanes:
         whole = whole or deep
         longest = max(DEEP_EVERY - 2 * (took + on_the_way), took)
         way = min(LOOK_SHARE * on_the_way, longest)
-        self._rested_at = now + max(self._rest(took, longest), way)
         if self._called_at < began:
-            self._next_look = max(self._rested_at, now + LEAST_PAUSE)
+            self._next_look = now + max(self._pause(took, longest), way)
         if deep:
             self._note_late(lanes, began)
             # the next is read in pages, the last of which is later
             later = took + on_the_way + spread(took, len(self._known))
             self._looked_deep(began, took, later, slow=took > SLOW_LOOK + LOOK_A_LANE * len(lanes))
             if self.marks:  # the next is quicker
-                self._rested_at = now + way
-                self._next_look = min(self._next_look, now + max(LEAST_PAUSE, way))
+                self._next_look = min(self._next_look, now + max(self._pause(0.0, DEEP_EVERY), way))
         due = [now + lane.due_in for lane in lanes if not lane.ready]
         if whole:
             self._whole_at = began
@@ -240,9 +228,9 @@ class Lanes:
         later = max(0.0, spread(back.worked, len(self._known)) - back.elapsed)
         self._looked_deep(back.began, back.worked, back.longest + later, slow=slow)
 
-    def _rest(self, worked: float, longest: float) -> float:
-        """Seconds after a discovery in which those of all workers take a twentieth of one session's time."""
-        return min(LOOK_SHARE * worked * self.fleet, longest)
+    def _pause(self, worked: float, longest: float) -> float:
+        """Seconds until the next discovery, so that those of all workers take a twentieth of one session's time."""
+        return max(0.25, min(LOOK_SHARE * worked * self.fleet, longest))
 
     def look_back_failed(self) -> None:
         """The discovery beside the claims came to nothing: the next is between them."""
@@ -260,7 +248,7 @@ class Lanes:
         self._worked = worked
         now = time.monotonic()
         left = max(DEEP_EVERY - CLAIMED_IN - (now - began) - later, worked)
-        self._deep_due = now + max(LEAST_PAUSE, self._rest(worked, left))
+        self._deep_due = now + self._pause(worked, left)
         self._deep_latest = now + left
 
     def _note_late(self, lanes: list[Lane], began: float) -> list[Key]:
