@@ -24,12 +24,12 @@ class Feed:
         self.consumer = consumer
         self.lanes = Lanes()
         self.second_look = SecondLook(poll_interval)
-        self.asked_at = float("-inf")  # who consumes the queue
+        self.asked_at = -math.inf  # who consumes the queue
         self.replaced_by: str | None = None
         self.others: frozenset[str] = frozenset()  # tenants with another handler of their own
         self.tapped_at: float | None = None  # the first tap since the last claim
         self.put_off = False  # whether a claim for a tap has gone before a look that was due
-        self.asks_at = float("-inf")  # when it may ask for a turn again
+        self.asks_at = -math.inf  # when it may ask for a turn again
         self._turned_away = 0  # times, one after the other
 
     def turned(self, *, away: bool, fleet: int) -> None:

@@ -225,7 +225,7 @@ language plpgsql volatile
 as $$
 begin
     perform postrow.promote(array_agg(promote_held.queue), array_agg(split_part(h, ' ', 1)),
-        array_agg(substr(h, position(' ' in h) + 1)), promote_held.now, false)
+        array_agg(substr(h, position(' ' in h) + 1)), promote_held.now, wait => false)
     from unnest(promote_held.held) h;
 end
 $$

@@ -152,7 +152,7 @@ begin
         into v_queues, v_tenants, v_keys
     from g;
     v_count := coalesce(cardinality(v_keys), 0);
-    done := postrow.promote(v_queues, v_tenants, v_keys, sweep_groups.now, false);
+    done := postrow.promote(v_queues, v_tenants, v_keys, sweep_groups.now, wait => false);
     more := v_count >= v_most;
     perform set_config('postrow.swept_groups', case when more
         then format('%s %s %s %s', v_clock, v_queues[v_count], v_tenants[v_count], v_keys[v_count])
