@@ -43,12 +43,14 @@ test: setup ## the tests, on a private Postgres (under a minute)
 
 test-all: setup ## all tests: with programs, crashes, plans, mutations and the package
 	$(PYTEST) -n 2 -m "not ($(SLOW))"
-	$(PYTEST) -n 2 -m "$(SLOW)"
+	$(PYTEST) -n 2 -m "($(SLOW)) and not calm"
+	$(PYTEST) -m calm
 
 test-debian: setup ## the tests that another server can make fail, on Debian's Postgres instead of the embedded one
 	@test -n "$(DEBIAN_PG)" || { echo "no Postgres found: apt-get install postgresql"; exit 1; }
 	POSTROW_TEST_BIN=$(DEBIAN_PG) $(PYTEST) -n 2 -m "not ($(SLOW))"
-	POSTROW_TEST_BIN=$(DEBIAN_PG) $(PYTEST) -n 2 -m "slow or plan or crash" $(addprefix --ignore=,$(ANY_SERVER))
+	POSTROW_TEST_BIN=$(DEBIAN_PG) $(PYTEST) -n 2 -m "(slow or plan or crash) and not calm" $(addprefix --ignore=,$(ANY_SERVER))
+	POSTROW_TEST_BIN=$(DEBIAN_PG) $(PYTEST) -m calm
 
 test-pooler: setup ## tests of drivers, worker and commands through PgBouncer in transaction mode (a minute)
 	POSTROW_TEST_POOLER=1 $(PYTEST) -n 2 -m "not ($(SLOW))" $(POOLED)

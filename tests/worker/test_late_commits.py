@@ -63,7 +63,13 @@ def traffic(db):
     it.end()
 
 
-@pytest.mark.parametrize(("snapshot", "bound"), [(False, 1.0), (True, 10.0)], ids=["alone", "under a held snapshot"])
+@pytest.mark.parametrize(
+    ("snapshot", "bound"),
+    [
+        pytest.param(False, 1.0, id="alone", marks=pytest.mark.calm),
+        pytest.param(True, 10.0, id="under a held snapshot"),
+    ],
+)
 def test_a_message_that_commits_after_50_000_newer_ones_is_handled_at_once(
     db, direct, tmp_path, sessions_on, wait_for, traffic, snapshot, bound
 ):
