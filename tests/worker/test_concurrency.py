@@ -405,7 +405,7 @@ def test_a_worker_that_gets_no_turn_claims_nothing_and_asks_again(db, start, wai
 
     def noted(self, *, away, fleet):
         turned(self, away=away, fleet=fleet)
-        turns.append((away, self.asks_at - time.monotonic()))
+        turns.append((away, self.turn_in))
 
     monkeypatch.setattr(feed_module.Feed, "turned", noted)
     with psycopg.connect(db.dsn) as one, psycopg.connect(db.dsn) as two:
@@ -420,6 +420,39 @@ def test_a_worker_that_gets_no_turn_claims_nothing_and_asks_again(db, start, wai
         one.rollback()
         wait_for(lambda: set(seen) == {0, 1, 2})
     assert not turns[-1][0]
+
+
+def test_a_worker_that_waits_for_its_turn_is_at_rest_though_it_owes_the_queue_a_look(
+    db, start, wait_for, seen, monkeypatch
+):
+    """It went round and round until its turn: some thousand times a second."""
+    monkeypatch.setattr(claimer_module, "FEW", 0)
+    monkeypatch.setattr(claimer_module, "MANY", 1)
+    monkeypatch.setattr(feed_module, "NEXT_TURN", 0.6)
+    monkeypatch.setattr(feed_module, "NEXT_TURN_OF_ALL", 0.6)
+    rounds, turns = [], []
+    turned, round_ = feed_module.Feed.turned, claimer_module.Claimer._round
+
+    def noted(self, *, away, fleet):
+        turned(self, away=away, fleet=fleet)
+        turns.append((away, len(rounds)))
+
+    async def counted(self, conn):
+        rounds.append(None)
+        return await round_(self, conn)
+
+    monkeypatch.setattr(feed_module.Feed, "turned", noted)
+    monkeypatch.setattr(claimer_module.Claimer, "_round", counted)
+    with psycopg.connect(db.dsn) as one, psycopg.connect(db.dsn) as two:
+        for conn in (one, two):
+            assert conn.execute("select postrow.claim_turn('q')").fetchone() == (True,)
+        db.put_many(range(3))
+        start(poll_interval=60)
+        wait_for(lambda: turns)
+        db.put_many(range(3))  # with a tap, after which it owes a look
+        wait_for(lambda: len(turns) >= 3)
+    assert all(away for away, _ in turns)
+    assert turns[2][1] - turns[0][1] < 50
 
 
 @pytest.mark.parametrize(("fleet", "most"), [(3, 0.06), (64, 1.28)])

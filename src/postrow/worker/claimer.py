@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -213,7 +214,7 @@ class Claimer:
         if not await self._consumes(conn, feed):
             return 0
         turn = limit >= MANY and self._fleet() > FEW
-        if turn and time.monotonic() < feed.asks_at:
+        if turn and feed.turn_in > 0:
             return 0
         tapped_at, feed.tapped_at = feed.tapped_at, None
         # what was tapped goes first, but not twice: it is there, and the look is for what may be
@@ -355,25 +356,28 @@ class Claimer:
             return  # before the handlers have a turn: they have it while the database claims
         now = time.monotonic()
         discover = True
+        # what is due where no slot is free waits for one, which wakes
+        asked = [feed for feed in self._feeds if self._free(feed) > 0 and feed.replaced_by is None]
+        turn_in = min((feed.turn_in for feed in asked), default=0.0)
         if self._held_up():
             pause, discover = HELD_UP, False
         elif all(self._free(feed) <= 0 for feed in self._feeds):
             pause = self._poll_interval  # a slot that is freed wakes
+        elif turn_in > 0:
+            pause, discover = turn_in, False  # it is all that any of them waits for
         elif now - self._worked_at < TAP_WINDOW:
             pause = KEEN
         else:
             idle = now - self._worked_at > IDLE_AFTER
             pause = self._poll_interval * (5 if idle else 1)
-            # what is due where no slot is free waits for one, which wakes
-            asked = [feed for feed in self._feeds if self._free(feed) > 0 and feed.replaced_by is None]
             may = self._may_look_back  # else the end of one wakes
-            pause = min([pause, *(feed.lanes.due_in if may else feed.lanes.message_due_in for feed in asked)])
-            held = min((feed.held_for for feed in asked), default=pause)
-            if held < pause:  # its lanes are known
+            pause = min([pause, *(feed.due_in(may_look_back=may) for feed in asked)])
+            held = min((feed.held_for for feed in asked), default=math.inf)
+            if held <= pause:  # its lanes are known
                 pause, discover = held, False
-            second = min((feed.second_look.due_at for feed in asked), default=now + pause)
-            if second - now < pause:  # of one queue, and not of all
-                pause, discover = max(0.0, second - now), False
+            second = min((feed.second_look_in for feed in asked), default=math.inf)
+            if second < pause:  # of one queue, and not of all
+                pause, discover = second, False
         try:
             async with asyncio.timeout(pause):
                 await self._wake.wait()

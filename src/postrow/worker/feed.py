@@ -29,7 +29,7 @@ class Feed:
         self.others: frozenset[str] = frozenset()  # tenants with another handler of their own
         self.tapped_at: float | None = None  # the first tap since the last claim
         self.put_off = False  # whether a claim for a tap has gone before a look that was due
-        self.asks_at = -math.inf  # when it may ask for a turn again
+        self._asks_at = -math.inf  # when it may ask for a turn again
         self._turned_away = 0  # times, one after the other
 
     def turned(self, *, away: bool, fleet: int) -> None:
@@ -37,13 +37,27 @@ class Feed:
         self._turned_away = self._turned_away + 1 if away else 0
         if away:
             pause = min(NEXT_TURN * 2 ** min(self._turned_away - 1, 20), NEXT_TURN_OF_ALL * fleet)
-            self.asks_at = time.monotonic() + pause * random.uniform(0.5, 1.5)  # noqa: S311  # jitter, not a secret
+            self._asks_at = time.monotonic() + pause * random.uniform(0.5, 1.5)  # noqa: S311  # jitter, not a secret
+
+    @property
+    def turn_in(self) -> float:
+        """Seconds until it asks for a turn again; not above 0: now."""
+        return self._asks_at - time.monotonic()
+
+    def due_in(self, *, may_look_back: bool) -> float:
+        """Seconds until a claim or a look is worth it. Who waits for a turn looks at nothing meanwhile."""
+        return max(self.turn_in, self.lanes.due_in if may_look_back else self.lanes.message_due_in)
 
     @property
     def held_for(self) -> float:
         """Seconds until a claim that a limit holds back, or that had no turn, is worth another; else infinity."""
-        asks_in = self.asks_at - time.monotonic()
-        return min(self.lanes.held_for, asks_in if asks_in > 0 else math.inf)
+        turn_in = self.turn_in
+        return min(self.lanes.held_for, turn_in if turn_in > 0 else math.inf)
+
+    @property
+    def second_look_in(self) -> float:
+        """Seconds until messages are looked for whose taps were kept back."""
+        return max(self.turn_in, self.second_look.due_at - time.monotonic(), 0.0)
 
     def registered(self, handlers: dict[str, str]) -> None:
         """Who consumes the queue now, by tenant. A worker whose handler was replaced takes nothing more."""
