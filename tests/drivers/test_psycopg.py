@@ -7,7 +7,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 from psycopg.adapt import Loader
-from psycopg.pq import TransactionStatus
+from psycopg.pq import Format, TransactionStatus
 from psycopg.rows import class_row, dict_row, kwargs_row, namedtuple_row, scalar_row
 
 import postrow
@@ -440,3 +440,31 @@ async def test_after_an_error_or_a_cancelled_call_a_workers_connection_gives_rig
         async with asyncio.timeout(0.05):
             await execute_async(own, Op("select pg_sleep(60)", (), list))
     assert await execute_async(own, numbers(3)) == [1, 2, 3]
+
+
+async def test_a_workers_connection_keeps_no_cursor_that_holds_much_payload(own):
+    def payloads(rows, size):
+        return Op(f"select repeat('x', {size}) from generate_series(1, {rows})", (), len, raw=True)
+
+    assert await execute_async(own, payloads(2, 100)) == 2
+    kept = own.kept[True]
+    assert await execute_async(own, payloads(OwnConnection.MOST_RAW_ROWS, 100)) == 10
+    assert own.kept[True] is kept
+    assert await execute_async(own, payloads(1, OwnConnection.MOST_BYTES + 1)) == 1
+    assert True not in own.kept
+    assert await execute_async(own, payloads(OwnConnection.MOST_RAW_ROWS + 1, 1)) == 11
+    assert True not in own.kept
+
+
+async def test_loaders_that_an_application_registered_for_all_its_connections_leave_binary_answers_alone(own):
+    class Loud(Loader):
+        format = Format.BINARY
+
+        def load(self, data):
+            return "loud"
+
+    id_ = uuid4()
+    for kind in ("uuid", "text", "int4", "int8", "bool"):
+        own.adapters.register_loader(kind, Loud)
+    op = Op("select $1::uuid, 'a'::text, 1::int4, 2::int8, true", (id_,), list)
+    assert await execute_async(own, op, binary=True) == [(id_, "a", 1, 2, True)]

@@ -125,6 +125,17 @@ def test_when_a_head_dies_its_group_goes_on(pg, take, clock, end):
     assert taken(take(pg, 1)) == ["a2"]
 
 
+def test_when_a_head_is_done_what_has_expired_behind_it_stands_in_nobodys_way(pg, take, clock):
+    put(pg, "a1")
+    pg.put(payload="a2", group_key="g", expires_at=pg.value("clock") + timedelta(seconds=5))
+    pg.put(payload="a3", group_key="g")
+    (head,) = take(pg, 1)
+    assert take(pg) == []
+    clock.advance(6)
+    assert pg.settle("ack", [head]) == ["accepted"]
+    assert taken(take(pg)) == ["a3"]
+
+
 def blocking(pg):
     pg.rows("register_consumer", queue="q", handler="h", on_dead="block", max_attempts=1)
 

@@ -313,10 +313,18 @@ def test_an_ack_that_comes_between_look_and_lock_is_no_error_and_the_days_ahead_
     today = day_of(datetime.now(UTC) + 30 * DAY)
     assert partitions(worker)[-7:] == [today + n * DAY for n in range(1, 8)]
     worker.query("alter function postrow.sweep_history set lock_timeout = '5s'")  # a test may take its time
-    handler.begin()
-    ack_one(handler)
+    handler.query(
+        "create function postrow.wait_here() returns trigger language plpgsql as "
+        "'begin perform pg_advisory_xact_lock(77); return null; end'"
+    )
+    handler.query(
+        "create trigger waits before delete on postrow.history_default "
+        "for each statement execute function postrow.wait_here()"
+    )
+    handler.query("select pg_advisory_lock(77)")
     moving = worker.start("sweep", step="history").wait_until_blocked()
-    handler.commit()
+    ack_one(handler)
+    handler.query("select pg_advisory_unlock(77)")
     assert [row.done for row in moving.result()] == [0]
     assert sweep(worker) == 1
     assert today in partitions(worker)
@@ -327,11 +335,17 @@ def test_while_a_reader_is_open_the_default_keeps_its_rows_and_loses_none(own_ac
     worker, reader = own_actors("worker"), own_actors("reader")
     run_ahead(worker.conn, "30 days")
     sent = [ack_one(worker) for _ in range(3)]
+    for _ in range(7):
+        assert sweep(worker) == 1  # the days ahead
     reader.begin()
     assert reader.query("select count(*) as n from postrow.history")[0].n == 3
     worker.query("set statement_timeout = '2s'")
 
+    worker.begin()
     assert sweep(worker) == 0
+    counted = "select n_tup_del as n from pg_stat_xact_user_tables where relname = 'history_default'"
+    assert worker.query(counted)[0].n == 0, "no row was moved in vain"
+    worker.commit()
     assert [where_is(worker, id_) for id_ in sent] == [["history_default"]] * 3
     sent.append(ack_one(worker))
     reader.commit()

@@ -108,6 +108,37 @@ def test_a_claim_whose_answer_was_lost_is_given_back_at_once(app, db, start, wai
     assert db.history(id_).attempt == 1
 
 
+@pytest.mark.usefixtures("impatient")
+def test_a_claim_that_is_committed_after_its_connection_was_lost_is_given_back_a_moment_later(
+    db, start, wait_for, handled, monkeypatch
+):
+    """The server was at it still when the worker was there again, and asked for it in vain."""
+    from postrow.worker import claimer
+
+    original, released, cut = claimer.execute_async, [], []
+    with psycopg.connect(db.dsn) as server:
+
+        async def lossy(conn, op, **options):
+            if "claim_lanes" in op.sql and not cut:
+                sql = "select id from postrow.claim_lanes('q', '{default}', '{0}', '{null}', 9, 9, token => %s)"
+                cut.extend(server.execute(sql, [op.params[8]]).fetchall())
+                raise psycopg.OperationalError("the connection is lost")
+            answer = await original(conn, op, **options)
+            if "release_claim" in op.sql:
+                released.append(answer)
+                server.commit()  # after the first of them
+            return answer
+
+        monkeypatch.setattr(claimer, "execute_async", lossy)
+        id_ = db.put(payload=1)
+        start(poll_interval=60)
+        wait_for(lambda: db.history(id_))
+    assert cut == [(id_,)]
+    assert released == [0, 1]
+    assert handled == [1]
+    assert db.history(id_).attempt == 1
+
+
 def test_a_read_only_database_is_borne_with_few_lines_and_no_loop(db, start, wait_for, handled, lines, monkeypatch):
     pauses = []
     original = connections.Backoff.pause

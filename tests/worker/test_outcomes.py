@@ -89,6 +89,42 @@ def test_retry_after_is_used_in_place_of_the_policy(consume, db, start, wait_for
     assert db.history(id_).failures[0]["message"] == "busy"
 
 
+class OfItsOwn(postrow.Retry):
+    """A subclass that sets what Retry's own constructor would have checked."""
+
+    def __init__(self, after):
+        self.reason, self.after = "busy", after
+
+
+class UntilOfItsOwn(postrow.Snooze):
+    def __init__(self, until):
+        self.until = until
+
+
+def test_what_a_subclass_of_a_signal_has_set_is_checked_and_holds_up_no_others_outcome(
+    consume, db, start, wait_for, lines, soon
+):
+    asked = {"a number": OfItsOwn(0.05), "a word": OfItsOwn("soon"), "snoozed": UntilOfItsOwn(0.05)}
+    seen = []
+
+    def handle(message):
+        seen.append(message.payload)
+        if seen.count(message.payload) == 1:
+            raise asked[message.payload]
+
+    consume(handle, retry=soon)
+    ids = {name: db.put(payload=name) for name in asked}
+    start()
+    wait_for(lambda: all(db.history(id_) for id_ in ids.values()))
+    assert lines("begins again") == []
+    (failure,) = db.history(ids["a number"]).failures
+    assert (failure["type"], failure["message"]) == ("Retry", "busy")
+    (failure,) = db.history(ids["a word"]).failures
+    assert failure["type"] == "postrow.errors.BadArgumentError"
+    assert "'soon'" in failure["message"]
+    assert db.history(ids["snoozed"]).attempt == 1
+
+
 def test_retry_without_a_time_follows_the_policy(consume, db, start, wait_for):
     def retry(_message):
         raise postrow.Retry("busy")

@@ -14,10 +14,10 @@ import psycopg
 from psycopg.adapt import Dumper
 from psycopg.pq import Format, PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
-from psycopg.types.bool import BoolLoader
+from psycopg.types.bool import BoolBinaryLoader, BoolLoader
 from psycopg.types.numeric import Int2BinaryLoader, Int4BinaryLoader, Int8BinaryLoader, IntLoader
 from psycopg.types.string import ByteaBinaryLoader, TextBinaryLoader, TextLoader
-from psycopg.types.uuid import UUIDLoader
+from psycopg.types.uuid import UUIDBinaryLoader, UUIDLoader
 
 from postrow.drivers.refusals import aborted, in_autocommit, no_handle, translate
 from postrow.errors import NotInTransactionError
@@ -60,6 +60,11 @@ _LOADERS = (
     (psycopg.adapters.types["int4"].oid, IntLoader),
     (psycopg.adapters.types["int8"].oid, IntLoader),
     (psycopg.adapters.types["text"].oid, TextLoader),
+    (psycopg.adapters.types["uuid"].oid, UUIDBinaryLoader),
+    (psycopg.adapters.types["bool"].oid, BoolBinaryLoader),
+    (psycopg.adapters.types["int4"].oid, Int4BinaryLoader),
+    (psycopg.adapters.types["int8"].oid, Int8BinaryLoader),
+    (psycopg.adapters.types["text"].oid, TextBinaryLoader),
 )
 
 
@@ -123,11 +128,21 @@ class OwnConnection(psycopg.AsyncConnection[Any]):
     To make one is a fourth of what a short call takes a worker that was idle.
     """
 
-    MOST_ROWS = 100  # a cursor holds on to its last result: one with more is not kept
+    # a cursor holds on to its last result: one with more rows is not kept, nor, where there may be payloads, one with
+    # more of these rows or bytes
+    MOST_ROWS, MOST_RAW_ROWS, MOST_BYTES = 100, 10, 1_000_000
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.kept: dict[bool, psycopg.AsyncRawCursor[Any]] = {}  # by whether its rows are raw; taken out for a call
+
+    def keep(self, cursor: psycopg.AsyncRawCursor[Any], rows: Sequence[Row], *, raw: bool) -> None:
+        """Let the next call have this cursor, if what it holds on to is little."""
+        if len(rows) > (self.MOST_RAW_ROWS if raw else self.MOST_ROWS):
+            return
+        if raw and sum(len(cell) for row in rows for cell in row if isinstance(cell, str | bytes)) > self.MOST_BYTES:
+            return
+        self.kept[raw] = cursor
 
 
 def _cursor(conn: Async, *, raw: bool) -> psycopg.AsyncRawCursor[Any]:
@@ -138,15 +153,16 @@ def _cursor(conn: Async, *, raw: bool) -> psycopg.AsyncRawCursor[Any]:
 
 async def execute_async(conn: Async, op: Op[T], *, binary: bool = False) -> T:
     """`execute`, for an async connection."""
-    kept = conn.kept if isinstance(conn, OwnConnection) else {}
-    cursor = kept.pop(op.raw, None) or _cursor(conn, raw=op.raw)
+    own = conn if isinstance(conn, OwnConnection) else None
+    kept = None if own is None else own.kept.pop(op.raw, None)
+    cursor = kept or _cursor(conn, raw=op.raw)
     try:
         await cursor.execute(op.sql, op.params, binary=binary or op.raw)
         rows = await cursor.fetchall()
     except psycopg.Error as error:
         translate(error)
-    if cursor.rowcount <= OwnConnection.MOST_ROWS:
-        kept[op.raw] = cursor
+    if own is not None:
+        own.keep(cursor, rows, raw=op.raw)
     return op.read(rows)
 
 

@@ -33,6 +33,7 @@ HELD_UP = 0.02  # seconds until the next look, when the acker is behind, or grou
 # seconds between looks whether the handler is still the queue's consumer: while there is something to claim, and else
 ASK_EVERY = 5.0
 ASK_IDLE_EVERY = 60.0
+ONCE_MORE = 2.0  # seconds until a claim that was never answered, and has nothing to give back yet, is asked for again
 IDLE_AFTER = 60.0  # seconds without work, after which the poll interval is five times as long
 # times the messages that the worker handles at once, and 2,000: outcomes that wait to be written before it claims no
 # more, and messages that wait for others of their groups before it claims one by one
@@ -74,6 +75,8 @@ class Claimer:
         self._meter = meter
         self._wake = asyncio.Event()
         self._unanswered: dict[UUID, str] = {}  # tokens of claims whose answer never came, with their queue
+        # of these, those that had nothing to give back: perhaps not yet, and when to ask once more
+        self._not_yet: dict[UUID, tuple[str, float]] = {}
         self._looks_back: set[asyncio.Task[None]] = set()  # discoveries beside the claims
         self._stopping = False
         self._short = False  # of slots: a consumer had none free, or its claim filled them
@@ -144,6 +147,8 @@ class Claimer:
             try:
                 while not self._stopping:
                     self._wake.clear()
+                    if self._not_yet:
+                        await self._give_back_late(conn)
                     found, full = await self._round(conn)
                     self._weather.fine("claimer")
                     if found:
@@ -169,8 +174,21 @@ class Claimer:
         for token, queue in list(self._unanswered.items()):
             given_back = await execute_async(conn, claims.release_claim(token, queue))
             del self._unanswered[token]
-            if given_back:
-                log.info("gave back %s messages of %s, whose claim was never answered", given_back, queue)
+            if not given_back:  # the server may be at it still, if only the connection to it was lost
+                self._not_yet[token] = queue, time.monotonic() + ONCE_MORE
+                asyncio.get_running_loop().call_later(ONCE_MORE, self._wake.set)
+            self._tell_given_back(queue, given_back)
+
+    async def _give_back_late(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        for token, (queue, at) in list(self._not_yet.items()):
+            if at <= time.monotonic():
+                given_back = await execute_async(conn, claims.release_claim(token, queue))
+                del self._not_yet[token]
+                self._tell_given_back(queue, given_back)
+
+    def _tell_given_back(self, queue: str, given_back: int) -> None:
+        if given_back:
+            log.info("gave back %s messages of %s, whose claim was never answered", given_back, queue)
 
     def _free(self, feed: Feed) -> int:
         """How many messages may be claimed: of a handler of many, so many for each call that is free."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from postrow.errors import LeaseLostError
 from postrow.errortext import clean_text, describe_error
@@ -28,13 +28,27 @@ def failure(error: BaseException) -> Outcome:
         if isinstance(error, Bury):
             return Outcome("bury", clean_text(str(error.reason), limit=800))
         if isinstance(error, Snooze):
-            return Outcome("release", until=error.until)
+            return Outcome("release", until=_until(error))
         if isinstance(error, Retry):
-            return Outcome("fail", clean_text(str(error.reason), limit=800), "Retry", retry_after=error.after)
+            return Outcome("fail", clean_text(str(error.reason), limit=800), "Retry", retry_after=_after(error))
     except BaseException as broken:  # noqa: BLE001  # a reason whose str() raises, a subclass without the attribute
         error = broken
     text = describe_error(error)
     return Outcome("fail", text.message, text.type, text.traceback)
+
+
+# A subclass may have set what no constructor has checked: seconds, or what is no time at all. An outcome that cannot
+# even be sent would hold up all others.
+
+
+def _after(error: Retry) -> timedelta | None:
+    after = error.after
+    return after if after is None or isinstance(after, timedelta) else Retry(after=after).after
+
+
+def _until(error: Snooze) -> datetime | timedelta:
+    until = error.until
+    return until if isinstance(until, datetime | timedelta) else Snooze(until).until
 
 
 def timed_out(timeout: timedelta) -> Outcome:

@@ -189,15 +189,19 @@ begin
     from (
         select distinct u.queue, u.tenant, u.key from unnest(promote.queues, promote.tenants, promote.keys)
             u(queue, tenant, key)) g
+    cross join lateral (select v_blocks
+        and (postrow.consumer_of(g.queue, g.tenant)).on_dead is not distinct from 'block' as blocks) b
     cross join lateral (
         select m.ctid, m.behind and m.claim_token is null as waits from postrow.message m
         where m.queue = g.queue and m.tenant = g.tenant and m.group_key = g.key
+            -- what has expired stands in nobody's way, as in in_turn
+            and (m.claim_token is not null or m.expires_at is null or m.expires_at > promote.now or b.blocks)
         order by (m.claim_token is null), m.enqueued_at, m.id limit 1) f
     left join lateral (
         select m.ctid from postrow.message m
         -- past a producer whose message it stands for, who has it for key share; a claim has it for update
         where m.ctid = f.ctid and m.behind and m.claim_token is null for no key update skip locked) o on true
-    where f.waits and not (v_blocks and (postrow.consumer_of(g.queue, g.tenant)).on_dead is not distinct from 'block'
+    where f.waits and not (b.blocks
         and exists (select from postrow.dead_letter d where d.queue = g.queue and d.tenant = g.tenant
             and d.group_key = g.key and d.resolved_at is null));
     if promote.wait and v_locked <> '{}' then

@@ -198,6 +198,8 @@ declare
 begin
     loop
         v_most := case when v_wide then greatest(pick_lane."limit", 1000) else pick_lane."limit" end;
+        behinds := null;
+        held := null;
         v_picked := postrow.pick(pick_lane.queue, pick_lane.tenant, pick_lane.priority, pick_lane.target, pick_lane.after,
             v_most, pick_lane.now, pick_lane.sized, shut);
         v_count := cardinality(v_picked.ids);
@@ -624,6 +626,7 @@ begin
     loop
         v_each := case when v_wide then greatest(claim_lanes.per_lane, 1000) else claim_lanes.per_lane end;
         v_most := case when v_wide then greatest(v_left, 1000) else v_left end;
+        v_behinds := null;
         select coalesce(array_agg(p.n), '{}'), coalesce(array_agg(p.tenant), '{}'), coalesce(array_agg(p.id), '{}'),
                 coalesce(array_agg(p.ctid), '{}'), coalesce(array_agg(p.available_at), '{}'), coalesce(array_agg(p.size), '{}'),
                 sum(p.size), array_agg(p.group_key), coalesce(bool_or(p.group_key is not null), false)

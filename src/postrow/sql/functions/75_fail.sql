@@ -162,8 +162,10 @@ begin
     ), room as materialized (
         select postrow.tap_room(array_agg(r.queue), array_agg(r.tenant)) from retried r
     )
-    select array_agg(j.tenant), array_agg(j.id), array_agg(j.list) into v_tenants, v_ids, v_failures
-    from tapped cross join room cross join judged j where j.spent;
+    select j.tenants, j.ids, j.lists into v_tenants, v_ids, v_failures
+    from tapped cross join room cross join (  -- one row always: a join with none would leave the taps out
+        select array_agg(j.tenant) as tenants, array_agg(j.id) as ids, array_agg(j.list) as lists
+        from judged j where j.spent) j;
     perform postrow.kill(v_tenants, v_ids, array_fill(retry_or_kill.dead_reason, array[coalesce(cardinality(v_ids), 0)]),
         v_failures, retry_or_kill.now);
 end

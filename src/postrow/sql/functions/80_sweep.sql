@@ -282,6 +282,13 @@ begin
         if to_regclass('postrow.' || v_name) is not null then
             return 0;  -- rows of a day that has its partition cannot be in the default one
         end if;
+        -- whether the lock can be had, before all these rows are moved: a long reader of history would have it done in vain
+        begin
+            lock table postrow.history_default in access exclusive mode;
+            raise triggered_action_exception;  -- gives it back
+        exception when triggered_action_exception then
+            null;
+        end;
         -- with its indexes: to make them while it is attached would be under the lock
         execute format('create table postrow.%I (like postrow.history including defaults including constraints '
             'including storage including indexes)', v_name);
