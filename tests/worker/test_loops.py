@@ -4,6 +4,8 @@ import gc
 
 import pytest
 
+from postrow.errors import BadArgumentError
+from postrow.worker import Worker
 from postrow.worker.loops import run
 
 
@@ -33,3 +35,9 @@ def test_the_collector_looks_rarely_while_a_worker_runs_unless_it_did_anyway(thr
         assert run(main()) == 3
     assert seen == [(meanwhile, *before[1:])]
     assert gc.get_threshold() == before
+
+
+async def test_run_in_a_running_loop_names_serve(app, db):
+    app.queue("q").consumer(name="handler")(print)
+    with pytest.raises(BadArgumentError, match=r"one is running in this thread\s+There, await serve"):
+        Worker(app).run()

@@ -128,8 +128,14 @@ class Worker:
         Raises:
             SchemaMismatchError: the database's schema does not fit; the message names the command to run.
             ConsumerConflictError: another handler is registered for one of the queues.
-            BadArgumentError: the address for the health pages cannot be had; the message names it and says why.
+            BadArgumentError: the address for the health pages cannot be had; the message names it and says why. Or it
+                is called in an event loop.
         """
+        with contextlib.suppress(RuntimeError):  # there is none
+            asyncio.get_running_loop()
+            raise BadArgumentError(
+                "run starts an event loop of its own, and one is running in this thread", hint="There, await serve()."
+            )
         return run(self.serve())
 
     def stop(self) -> None:
