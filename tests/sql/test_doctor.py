@@ -194,6 +194,28 @@ def test_a_message_for_a_worker_that_lives_waits_for_it_and_one_that_will_be_fre
     assert check("targets").detail == "messages for a worker that is gone: q for w2 (11 min, never seen)"
 
 
+def test_a_message_for_a_worker_that_lives_and_does_not_handle_its_queue_is_found(pg, clock, check):
+    pg.put("reports", target="w1")
+    pg.put("q", target="w1")
+    clock.advance(700)
+    beat(pg, "w1", queues=["q"])
+
+    assert check("targets").level == "problem"
+    assert check("targets").detail == (
+        "messages for a worker that is gone: reports for w1 (11 min, does not handle that queue)"
+    )
+
+
+def test_a_message_that_will_be_freed_does_not_hide_one_behind_it_that_will_not(pg, clock, check):
+    pg.put("q", target="w1", target_for=timedelta(hours=1))
+    clock.advance(1)
+    pg.put("q", target="w1", priority=1)
+    clock.advance(700)
+
+    assert check("targets").level == "problem"
+    assert check("targets").detail == "messages for a worker that is gone: q for w1 (11 min, never seen)"
+
+
 def test_it_says_when_a_target_was_last_seen(pg, clock, check):
     beat(pg, "w1")
     pg.put("q", target="w1")
@@ -331,6 +353,20 @@ def test_rows_in_the_default_partition_are_found(pg, clock, check):
 
     assert check("history").level == "problem"
     assert check("history").detail.endswith("; rows in the default partition: 1")
+
+
+def test_rows_of_a_day_that_has_to_end_first_are_a_warning_where_somebody_sweeps(pg, clock, check):
+    clock.advance(20 * 86_400)
+    pg.put("q")
+    assert pg.settle("ack", pg.take()) == ["accepted"]
+    for _ in range(7):
+        assert pg.row("sweep", step="history").done == 1
+
+    assert check("history").level == "warning"
+    assert check("history").detail == (
+        f"there is no partition for {clock.now.date()}; rows in the default partition: 1"
+    )
+    assert "when the day is over" in check("history").advice
 
 
 def test_a_worker_whose_clock_is_off_is_found(pg, clock, check):
@@ -576,6 +612,23 @@ def test_dead_rows_that_no_vacuum_comes_for_are_found(own, wait_for):
         assert found.level == "problem"
     own.query(found.advice.rpartition(": ")[2])
     wait_for(lambda: own.check("vacuum").level == "ok", what="the vacuum")
+
+
+def test_dead_rows_are_no_problem_where_the_statistics_have_just_begun_anew(own, wait_for):
+    """After a crash no vacuum is on record, however long ago the schema was made."""
+    own.query("update postrow.migration set applied_at = applied_at - interval '1 year'")
+    with psycopg.connect(own.dsn) as rival:
+        rival.execute("lock table postrow.message in share update exclusive mode")
+        own.query(
+            "select count(*) from postrow.enqueue_lines('q', "
+            "(select string_agg('1', E'\\n') from generate_series(1, 4000)))"
+        )
+        for _ in range(7):
+            own.query("update postrow.message set attempt = 0")
+        stats = "select n_dead_tup from pg_stat_user_tables where relid = 'postrow.message'::regclass"
+        wait_for(lambda: own.query(stats)[0].n_dead_tup > 25_000, what="the statistics")
+        own.query("select pg_stat_reset_shared('bgwriter')")
+        assert own.check("vacuum").level == "ok"
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from postrow.models import Lane
 from postrow.worker import Worker
 from postrow.worker import claimer as claimer_module
 from postrow.worker import feed as feed_module
+from postrow.worker import heartbeat as heartbeat_module
 from postrow.worker.claimer import Claimer
 from postrow.worker.connections import Weather
 
@@ -468,3 +469,26 @@ def test_who_gets_no_turn_asks_later_and_later_until_it_has_one(fleet, most):
     assert most / 2 - 0.1 < pauses[-1] <= 1.5 * most
     feed.turned(away=False, fleet=fleet)
     assert pause() <= 0.0075
+
+
+def test_a_worker_whose_handler_was_replaced_is_no_worker_of_that_queue_any_more(
+    app, db, start, wait_for, seen, monkeypatch
+):
+    """Else nobody would be told that nothing is handled."""
+    for name in ("ASK_EVERY", "ASK_IDLE_EVERY"):
+        monkeypatch.setattr(claimer_module, name, 0.0)
+    for name in ("BEAT_EVERY", "IDLE_BEAT_EVERY"):
+        monkeypatch.setattr(heartbeat_module, name, 0.0)
+    app.queue("other").consumer(name="handler")(print)
+    start(poll_interval=0.05)
+    queues = "select coalesce((select queues from postrow.worker), '{}')"
+    wait_for(lambda: db.value(queues) == ["other", "q"])
+    replace = "select count(*) from postrow.register_consumer('q', %s, replace => true)"
+    (own,) = [row.handler for row in db.rows("select handler from postrow.consumer where queue = 'q'")]
+    db.rows(replace, ["typo"])
+    wait_for(lambda: db.value(queues) == ["other"])
+    assert db.value("select max(workers) from postrow.status() where queue = 'q'") in (0, None)
+    db.rows(replace, [own])
+    wait_for(lambda: db.value(queues) == ["other", "q"])
+    db.put(payload=1)
+    wait_for(lambda: set(seen) == {1})

@@ -3,6 +3,7 @@
 import psycopg
 import pytest
 
+from postrow.models import QueueDepth
 from postrow.worker import depths
 from postrow.worker.connections import Database
 
@@ -17,6 +18,15 @@ def looks(db, monkeypatch):
     found = depths.Depths(Database(db.dsn, False, shared=False))
     assert found.now()[0]
     return found
+
+
+@pytest.mark.parametrize(
+    ("workers", "queues", "looking"),
+    [([], 1, 1), ([0], 1, 1), ([3, 5], 2, 5), ([1] * 50, 1, 50), ([1] * 50, 50, 1), ([10] * 4, 4, 10)],
+)
+def test_workers_that_look_are_guessed_from_those_of_all_queues(workers, queues, looking):
+    found = [QueueDepth(f"q{n}", 0, 0, 0, 0, 0.0, count) for n, count in enumerate(workers)]
+    assert depths.rivals(found, queues) == looking
 
 
 def test_figures_are_left_out_a_while_after_a_look_that_took_too_long(db, looks, wait_for, monkeypatch, sessions_on):

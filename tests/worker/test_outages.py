@@ -1,6 +1,8 @@
 """The database goes away, comes back, is read-only, or cuts the worker's sessions."""
 
 import json
+import socket
+import struct
 import threading
 import urllib.error
 import urllib.request
@@ -13,6 +15,7 @@ from postrow.errors import BadArgumentError
 from postrow.worker import connections, health
 from postrow.worker import heartbeat as heartbeat_module
 from postrow.worker import sweeper as sweeper_module
+from postrow.worker.health import Health, HealthServer, _Server
 from postrow.worker.sweeper import Sweeper
 
 pytestmark = pytest.mark.slow
@@ -265,6 +268,54 @@ def test_the_health_pages_tell_live_from_ready(db, start, wait_for, handled):
         assert status == 200
         assert page["detail"]["without_database"]
     wait_for(lambda: ask(port, "/ready")[0] == 200)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.session("it has a connection to listen")
+def test_a_worker_that_hears_no_taps_is_ready_and_says_so(db, start, wait_for, handled):
+    running = start(health=("127.0.0.1", 0), listen_dsn="postgresql://127.0.0.1:1/nowhere", poll_interval=0.05)
+    port = wait_for(lambda: running.worker.health_port)
+    wait_for(lambda: "listener" in ask(port, "/ready")[1]["detail"]["without_database"])
+    wait_for(lambda: ask(port, "/ready")[0] == 200)
+    db.put(payload=1)
+    wait_for(lambda: handled == [1])
+    status, page = ask(port, "/ready")
+    assert (status, list(page["detail"]["without_database"])) == (200, ["listener"])
+
+
+def fine():
+    return Health(live=True, ready=True, detail={})
+
+
+def test_health_pages_are_served_on_an_address_of_ipv6():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    server = HealthServer(("::1", 0), fine)
+    try:
+        with urllib.request.urlopen(f"http://[::1]:{server.port}/live", timeout=10) as answer:
+            assert answer.status == 200
+    finally:
+        server.close()
+
+
+def test_a_client_of_the_health_pages_that_resets_its_connection_is_no_event(monkeypatch, capfd, lines):
+    monkeypatch.setattr(socket, "getfqdn", lambda _name="": pytest.fail("the name of this host was asked for"))
+    ended = threading.Event()
+    shut = _Server.shutdown_request
+    monkeypatch.setattr(_Server, "shutdown_request", lambda *args: (shut(*args), ended.set()))
+    server = HealthServer(("127.0.0.1", 0), fine)
+    try:
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.sendall(b"GET /li")
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert ended.wait(20)
+        assert ask(server.port, "/live")[0] == 200
+    finally:
+        server.close()
+    assert capfd.readouterr().err == ""
+    assert lines("health page") == []
 
 
 @pytest.mark.usefixtures("impatient")

@@ -160,6 +160,11 @@ class Claimer:
                 await asyncio.gather(*self._looks_back, return_exceptions=True)
 
     @property
+    def replaced(self) -> set[Consumer]:
+        """Consumers of which this worker takes nothing more, as another handler has the queue. From any thread."""
+        return {feed.consumer for feed in list(self._feeds) if feed.replaced_by is not None}
+
+    @property
     def claiming(self) -> bool:
         """Whether a claim is not answered yet."""
         return bool(self._unanswered)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 
 import psycopg
 
@@ -22,14 +23,22 @@ LIMIT = "20s"  # for one look: with very many messages, better no figures than a
 TOO_OLD = 60.0  # seconds after which figures are left out; or three times the pause after them, if that is longer
 
 
+def rivals(found: Sequence[QueueDepth], queues: int) -> int:
+    """How many workers look, as one with so many queues guesses: others may have other queues, about as many each."""
+    workers = [depth.workers for depth in found]
+    return max(1, sum(workers) // queues, *workers)
+
+
 class Depths:
     """Looks on a thread and a connection of their own, opened for each.
 
     So neither a blocked loop nor a frozen server is waited for, and nothing is held where nobody asks.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, queues: int = 1) -> None:
+        """`queues`: how many this worker handles."""
         self._database = database
+        self._queues = max(1, queues)
         self._lock = threading.Lock()
         self._looked = threading.Event()  # the look under way has ended
         self._looked.set()
@@ -76,8 +85,7 @@ class Depths:
                 self._failed = found is None
                 if found is not None:
                     self._found, self._found_at = found, now
-                fleet = max((depth.workers for depth in self._found), default=1)
-                pause = max(EVERY, SHARE * (now - began) * max(1, fleet)) if asked else EVERY
+                pause = max(EVERY, SHARE * (now - began) * rivals(self._found, self._queues)) if asked else EVERY
                 self._too_old = TOO_OLD if found is None else max(TOO_OLD, 3 * pause)
                 self._next_at = now + pause
                 self._looked.set()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 
 from postrow.errors import BadArgumentError
 
@@ -83,7 +86,6 @@ class HealthServer:
                 """Say nothing: it is asked every few seconds."""
 
         self._server = _server(address, Pages)
-        self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="postrow-health", daemon=True
@@ -97,12 +99,32 @@ class HealthServer:
         self._thread.join(5)
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], pages: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, pages)
+
+    def server_bind(self) -> None:
+        """Without the look-up of this host's name that the library makes: a slow resolver holds up nothing."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+    def handle_error(self, *_args: object) -> None:
+        """A client that went away, as a check of the port alone does, is no event; all else is a bug of ours."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            log.error("a health page could not be made", exc_info=error)
+
+
 def _server(address: tuple[str, int], pages: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
     try:
-        return ThreadingHTTPServer(address, pages)
+        return _Server(address, pages)
     except (OSError, OverflowError) as error:  # the latter of a port that there is not
         host, port = address
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         raise BadArgumentError(
-            f"cannot serve health pages on {host}:{port}: {getattr(error, 'strerror', None) or error}",
+            f"cannot serve health pages on {place}: {getattr(error, 'strerror', None) or error}",
             hint="Give a free port, and an address of this machine.",
         ) from error

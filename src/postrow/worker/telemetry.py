@@ -34,6 +34,7 @@ class Telemetry:
         self.meter: Counts | None = None
         self.metrics: Metrics | None = None
         self._depths: Depths | None = None
+        self._queues = len({consumer.queue.name for consumer in consumers})
         if not asked_for:
             return
         try:
@@ -49,4 +50,4 @@ class Telemetry:
 
     def found(self, database: Database) -> None:
         """The worker knows its database: depths can be looked up there."""
-        self._depths = Depths(database)
+        self._depths = Depths(database, queues=self._queues)

@@ -332,12 +332,13 @@ class Worker:
         return condition.state(self._parts, weather, concurrency=self._concurrency, ready=ready)
 
     def _sign_of_life(self) -> Op[int]:
+        replaced = set() if self._parts is None else self._parts.claimer.replaced
         return fleet.beat(
             self._id,
             name=self.name,
             host=socket.gethostname(),
             pid=os.getpid(),
-            consumed=sorted((consumer.queue.name, consumer.tenant) for consumer in self.consumers),
+            consumed=sorted((one.queue.name, one.tenant) for one in self.consumers if one not in replaced),
             version=_package_version(),
             clock=datetime.now(UTC),
         )

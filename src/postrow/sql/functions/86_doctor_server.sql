@@ -139,7 +139,9 @@ begin
     select t.*, postrow.grade(doctor_vacuum.now - t.vacuumed, '10 min', '1 hour') as level into v_table
     from (
         select c.relname, s.n_live_tup, s.n_dead_tup,
-            coalesce(greatest(s.last_vacuum, s.last_autovacuum), (select min(m.applied_at) from postrow.migration m)) as vacuumed,
+            -- the statistics begin anew after a crash
+            coalesce(greatest(s.last_vacuum, s.last_autovacuum), greatest((select min(m.applied_at) from postrow.migration m),
+                (select b.stats_reset from pg_catalog.pg_stat_bgwriter b))) as vacuumed,
             pg_relation_size(c.oid) as heap, pg_total_relation_size(c.oid) as size,
             s.n_dead_tup > 10 * (o.base + o.share * s.n_live_tup) as dead,
             pg_relation_size(c.oid) > 268435456  -- 256 MB

@@ -133,18 +133,21 @@ declare
     v_worst  text;
 begin
     select array_agg(format('%s for %s (%s, %s)', t.queue, t.target, postrow.said(doctor_targets.now - t.due),
-            coalesce('last seen ' || postrow.said(doctor_targets.now - t.seen) || ' ago', 'never seen')) order by t.due),
-        case when bool_or(t.due < doctor_targets.now - interval '10 min' and t.target_until is null) then 'problem'
-            else 'warning' end
+            case when w.seen > doctor_targets.now - interval '1 min' then 'does not handle that queue'
+                else coalesce('last seen ' || postrow.said(doctor_targets.now - w.seen) || ' ago', 'never seen') end)
+            order by t.due),
+        case when bool_or(t.due_for_ever < doctor_targets.now - interval '10 min') then 'problem' else 'warning' end
         into v_names, v_worst
     from (
-        select distinct on (o.queue, o.target) o.queue, o.target, o.due, o.target_until,
-            (select max(w.beat_at) from postrow.worker w where w.name = o.target) as seen
+        select o.queue, o.target, min(o.due) as due, min(o.due) filter (where o.target_until is null) as due_for_ever
         from postrow.oldest_targeted(doctor_targets.now) o
         where o.due < doctor_targets.now - interval '1 min'
-        order by o.queue, o.target, o.due
+        group by o.queue, o.target
     ) t
-    where (t.seen > doctor_targets.now - interval '1 min') is not true;
+    cross join lateral (
+        select max(w.beat_at) as seen, max(w.beat_at) filter (where t.queue = any (w.queues)) as handled
+        from postrow.worker w where w.name = t.target) w
+    where (w.handled > doctor_targets.now - interval '1 min') is not true;
     level := case when v_names is null then 'ok' else v_worst end;
     detail := case when v_names is null then 'no message waits for a worker that is gone'
         else format('messages for a worker that is gone: %s', postrow.listed(v_names)) end;
@@ -282,21 +285,28 @@ declare
     v_today    date := doctor_history.now::date;
     v_missing  text[];
     v_strays   bigint;
+    v_swept    boolean;  -- somebody does: the days ahead are there
 begin
     select array_agg(to_char(d.day, 'YYYY-MM-DD') order by d.day) into v_missing
     from unnest(array[v_today, v_today + 1]) d(day)
     where not exists (
         select from pg_catalog.pg_inherits i join pg_catalog.pg_class c on c.oid = i.inhrelid
         where i.inhparent = 'postrow.history'::regclass and c.relname = 'history_' || to_char(d.day, 'YYYYMMDD'));
+    v_swept := (select count(*) = 3 from generate_series(v_today + 1, v_today + 3, interval '1 day') d(day)
+        where to_regclass('postrow.history_' || to_char(d.day, 'YYYYMMDD')) is not null);
     select count(*) into v_strays from (select from postrow.history_default limit 10000) h;
-    level := case when v_strays > 0 or to_char(v_today, 'YYYY-MM-DD') = any (v_missing) then 'problem'
-        when v_missing is not null then 'warning' else 'ok' end;
+    level := case when v_strays = 0 and v_missing is null then 'ok'
+        when v_swept or v_strays = 0 and to_char(v_today, 'YYYY-MM-DD') <> all (v_missing) then 'warning'
+        else 'problem' end;
     detail := concat_ws('; ',
         case when v_missing is not null then format('there is no partition for %s', array_to_string(v_missing, ', ')) end,
         case when v_strays > 0 then format('rows in the default partition: %s',
             case when v_strays < 10000 then v_strays::text else '10000 or more' end) end);
     if level = 'ok' then
         detail := 'there are partitions for today and tomorrow';
+    elsif v_swept then
+        advice := 'The sweep makes the partition of a day that has rows there when the day is over (UTC). If they stay for longer, a '
+            'long transaction has postrow.history locked (the check snapshot).';
     else
         advice := 'The sweep makes them: start a worker, or run postrow sweep. If they stay away, a long transaction has '
             'postrow.history locked (the check snapshot).';
