@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from inspect import unwrap
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack, get_args, overload
 from uuid import UUID
 from weakref import WeakSet
@@ -140,7 +141,8 @@ class App:
         self.subscriptions.append(Subscribed(text("pattern", pattern), target.name, text("tenant", tenant)))
 
         def register(function: Callable[[Message[Any]], R]) -> Callable[[Message[Any]], R]:
-            own = any(c.handler is function and c.queue is target for c in self.consumers.values())
+            # a subclass may have put something around it
+            own = any(unwrap(c.handler) is unwrap(function) and c.queue is target for c in self.consumers.values())
             return function if own else target.consumer()(function)
 
         return register

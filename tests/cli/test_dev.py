@@ -107,6 +107,16 @@ def test_dev_works_on_a_given_database_and_ctrl_c_ends_it(jobs, start, empty_dat
     assert dev.wait(30) == 130
 
 
+def test_dev_does_not_work_on_another_database_than_it_says(jobs, start, empty_database, committed):
+    jobs.write_text(jobs.read_text().replace("App()", f"App({committed!r})"))
+    dev = start("dev", "jobs:app", dsn=empty_database)
+    seen = _lines_until(dev, "postrow worker jobs:app")
+    assert "the app jobs:app names a database itself" in seen
+    assert "and postrow dev has another one" in seen
+    dev.send_signal(signal.SIGINT)
+    assert dev.wait(30) == 130
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the death signal is Linux's")
 def test_a_worker_does_not_outlive_a_dev_that_is_killed(jobs, start, committed, wait_for):
     dev = start("dev", "jobs:app")

@@ -87,6 +87,14 @@ def test_what_a_handler_logs_names_its_message(line):
         handled.reset(token)
 
 
+def test_what_a_handler_of_many_logs_names_none_of_them(line):
+    token = handled.set(SimpleNamespace(id=None, hops=0))
+    try:
+        assert "message_id" not in line("late")
+    finally:
+        handled.reset(token)
+
+
 def test_the_lines_of_a_worker_have_the_fields_of_their_message(start, db, tmp_path, wait_for):
     (tmp_path / "shop.py").write_text(
         "import logging, postrow\n"

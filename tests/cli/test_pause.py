@@ -62,6 +62,17 @@ def test_purge_asks_where_no_number_is_given(run, db, monkeypatch, answer, code,
     assert found.err.startswith("This deletes 2 messages of queue emails. Type the number: ")
 
 
+def test_purge_takes_the_number_as_it_is_printed(run, db, monkeypatch):
+    lines = "select string_agg('1', E'\\n') from generate_series(1, 1234)"
+    db.rows(f"select count(*) from postrow.enqueue_lines('emails', ({lines}))")
+    terminal = io.StringIO("1,234\n")
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stdin", terminal)
+    found = run("purge", "emails")
+    assert found.err.startswith("This deletes 1,234 messages of queue emails.")
+    assert (found.code, db.value("select postrow.depth('emails')")) == (0, 0)
+
+
 def test_purge_deletes_no_more_than_was_confirmed_while_others_enqueue(run, db, monkeypatch):
     from postrow.cli import pause
 

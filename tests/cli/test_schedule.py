@@ -1,6 +1,8 @@
 import json
 from datetime import datetime
 
+import pytest
+
 
 def lines(text):
     return [" ".join(line.split()) for line in text.splitlines()]
@@ -45,6 +47,19 @@ def test_a_moment_that_has_passed_is_said_to(run):
     found = run("schedule", "add", "n", "q", "--at", "2020-01-01T00:00:00Z")
     assert "it never comes" in found.out
     assert "does not come any more" in run("schedule", "next", "n").err
+
+
+@pytest.mark.parametrize(
+    ("spec", "zone", "why"), [("61 * * * *", "UTC", "Bad minute"), ("0 4 * * *", "PST", "there is no time zone 'PST'")]
+)
+def test_a_schedule_that_another_client_wrote_and_cannot_be_read_is_said_to_be_so(run, db, spec, zone, why):
+    run("schedule", "add", "n", "q", "--cron", "30 4 * * *")
+    db.rows("update postrow.schedule set spec = %s, timezone = %s returning name", spec, zone)
+    found = run("schedule", "next", "n")
+    assert (found.code, found.out) == (2, "")
+    assert "the schedule n cannot be read here: " in found.err
+    assert why in found.err
+    assert "postrow schedule add" in found.err
 
 
 def test_what_is_not_there_is_not_found(run):

@@ -4,6 +4,7 @@ import pytest
 
 import postrow
 from postrow import App
+from postrow.django import App as DjangoApp
 
 
 def test_a_worker_registers_its_subscriptions_and_says_the_wiring(app, db, start, wait_for, lines):
@@ -88,8 +89,9 @@ def test_a_topic_that_nobody_subscribes_to_is_said_once(conn, caplog):
     ) == 1
 
 
-def test_subscribe_as_a_decorator_makes_the_handler_and_on_top_of_one_takes_it():
-    app = App()
+@pytest.mark.parametrize("kind", [App, DjangoApp])
+def test_subscribe_as_a_decorator_makes_the_handler_and_on_top_of_one_takes_it(kind):
+    app = kind()
 
     @app.subscribe("a", queue="made")
     def made(message): ...

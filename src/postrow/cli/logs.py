@@ -76,7 +76,7 @@ class _Json(logging.Formatter):
         for name, value in record.__dict__.items():
             if name not in _USUAL and name not in line and len(line) < FIELDS:
                 line[name] = _plain(value)
-        if (parent := handled.get()) is not None:
+        if (parent := handled.get()) is not None and parent.id is not None:  # not of a call with many
             line.setdefault("message_id", str(parent.id))
         if record.exc_info:
             line["traceback"] = _cut(self.formatException(record.exc_info))

@@ -92,7 +92,8 @@ def _confirm(queue: str, tenant: str | None, found: int, count: int | None) -> N
     if count is None:
         question = f"This deletes {plural(found, 'message')} of {_what(queue, tenant)}. Type the number:"
         answer = typed(question, instead=f"Add --count {found} to go ahead.")
-        count = int(answer) if answer.isdecimal() else -1
+        digits = answer.replace(",", "")  # as it is printed
+        count = int(digits) if digits.isdecimal() else -1
     if count != found:
         raise BadArgumentError(
             f"{_what(queue, tenant)} has {plural(found, 'message')}: nothing is deleted",

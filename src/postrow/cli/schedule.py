@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
+from zoneinfo import ZoneInfo
 
 import typer
 
@@ -13,7 +14,7 @@ from postrow.cli import arguments, database
 from postrow.cli.database import Dsn
 from postrow.cli.screen import Cell, Column, Row, clean, note, say, say_json, say_table
 from postrow.drivers.psycopg3 import execute
-from postrow.errors import NotFoundError
+from postrow.errors import BadArgumentError, NotFoundError
 from postrow.ops import fleet, schedules
 
 Name = Annotated[str, typer.Argument(metavar="NAME")]
@@ -136,6 +137,7 @@ def next_(
     """Show the next times of a schedule, or of a cron expression."""
     if cron is not None or name is None:
         chosen, now = when.times(cron=cron, timezone=timezone), datetime.now(UTC)
+        zone = when.zone(timezone)
         found = when.coming(chosen, now, count)
     else:
         with database.connected(dsn, command="schedule") as conn:
@@ -143,12 +145,26 @@ def next_(
         if not rows:
             raise _none(name, tenant)
         chosen, first = rows[0].times, rows[0].next_at
+        zone = _readable(name, chosen)
         found = [] if first is None else [first, *_following(chosen, first, count - 1)]
-    zone = when.zone(chosen.timezone)
     for at in found:
         say(at.astimezone(zone).isoformat(sep=" ", timespec="seconds"))
     if not found:
         note("It does not come any more.")
+
+
+def _readable(name: str, times: when.Times) -> ZoneInfo:
+    """The zone of a schedule that another client may have written: SQL takes more than can be read here."""
+    try:
+        zone = when.zone(times.timezone)
+        if times.kind == "cron":
+            when.times(cron=times.spec, timezone=times.timezone)
+    except BadArgumentError as error:
+        raise BadArgumentError(
+            f"the schedule {clean(name)} cannot be read here: {error.message}",
+            hint=f"Write it anew: postrow schedule add. {error.hint}",
+        ) from None
+    return zone
 
 
 def _following(times: when.Times, first: datetime, count: int) -> list[datetime]:

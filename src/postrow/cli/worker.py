@@ -20,6 +20,10 @@ from postrow.queues import GRACE, OPEN_AT_ONCE, POLL_INTERVAL
 
 log = logging.getLogger("postrow.cli")
 
+GIVEN_VARIABLE = (
+    "POSTROW_DSN_IS_OF_DEV"  # set for the worker of `postrow dev`: on a command line all would see a password
+)
+
 
 class Transport(StrEnum):
     """How a worker learns of new messages."""
@@ -160,12 +164,17 @@ def check_database(app: App, target: str, *, given: bool) -> None:
     """See that an app has a database, and the one that was asked for.
 
     Raises:
-        BadArgumentError: it has none, or its DSN cannot be read, or names another than --dsn (`given`).
+        BadArgumentError: it has none, or its DSN cannot be read, or names another than --dsn (`given`) or dev does.
     """
     outside = os.environ.get(DSN_VARIABLE, "")
     own = database.name(app.dsn)
     if not outside or outside.startswith("embedded:") or app.dsn == plain(outside):
         return
+    if GIVEN_VARIABLE in os.environ:
+        raise BadArgumentError(
+            f"the app {target} names a database itself ({own}), and postrow dev has another one",
+            hint=f"Write App() in it: dev gives it the DSN. To work on its own database: postrow worker {target}",
+        )
     if given:
         raise BadArgumentError(
             f"the app {target} names a database itself ({own}), and --dsn is another one",

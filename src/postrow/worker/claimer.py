@@ -75,8 +75,7 @@ class Claimer:
         self._meter = meter
         self._wake = asyncio.Event()
         self._unanswered: dict[UUID, str] = {}  # tokens of claims whose answer never came, with their queue
-        # of these, those that had nothing to give back: perhaps not yet, and when to ask once more
-        self._not_yet: dict[UUID, tuple[str, float]] = {}
+        self._once_more: dict[UUID, str] = {}  # of these, those that had nothing to give back then, and may have now
         self._looks_back: set[asyncio.Task[None]] = set()  # discoveries beside the claims
         self._stopping = False
         self._short = False  # of slots: a consumer had none free, or its claim filled them
@@ -147,8 +146,7 @@ class Claimer:
             try:
                 while not self._stopping:
                     self._wake.clear()
-                    if self._not_yet:
-                        await self._give_back_late(conn)
+                    await self._give_back_once_more(conn)
                     found, full = await self._round(conn)
                     self._weather.fine("claimer")
                     if found:
@@ -180,16 +178,18 @@ class Claimer:
             given_back = await execute_async(conn, claims.release_claim(token, queue))
             del self._unanswered[token]
             if not given_back:  # the server may be at it still, if only the connection to it was lost
-                self._not_yet[token] = queue, time.monotonic() + ONCE_MORE
-                asyncio.get_running_loop().call_later(ONCE_MORE, self._wake.set)
+                asyncio.get_running_loop().call_later(ONCE_MORE, self._ask_once_more, token, queue)
             self._tell_given_back(queue, given_back)
 
-    async def _give_back_late(self, conn: psycopg.AsyncConnection[Any]) -> None:
-        for token, (queue, at) in list(self._not_yet.items()):
-            if at <= time.monotonic():
-                given_back = await execute_async(conn, claims.release_claim(token, queue))
-                del self._not_yet[token]
-                self._tell_given_back(queue, given_back)
+    def _ask_once_more(self, token: UUID, queue: str) -> None:
+        self._once_more[token] = queue
+        self._wake.set()
+
+    async def _give_back_once_more(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        for token, queue in list(self._once_more.items()):
+            given_back = await execute_async(conn, claims.release_claim(token, queue))
+            del self._once_more[token]
+            self._tell_given_back(queue, given_back)
 
     def _tell_given_back(self, queue: str, given_back: int) -> None:
         if given_back:

@@ -43,7 +43,7 @@ def demo(
 ) -> None:
     """See Postrow at work: orders, failures, a worker killed with kill -9; then a proof that nothing was lost.
 
-    Takes about 15 seconds, needs no Postgres of yours, and leaves nothing behind. Exit code 1 if the proof fails.
+    Takes some 20 seconds, needs no Postgres of yours, and leaves nothing behind. Exit code 1 if the proof fails.
     """
     from postrow.cli.demo.events import read  # noqa: PLC0415  # psycopg and rich: the other commands need none of it
     from postrow.cli.demo.story import Script, play  # noqa: PLC0415
