@@ -20,9 +20,7 @@ from postrow.queues import GRACE, OPEN_AT_ONCE, POLL_INTERVAL
 
 log = logging.getLogger("postrow.cli")
 
-GIVEN_VARIABLE = (
-    "POSTROW_DSN_IS_OF_DEV"  # set for the worker of `postrow dev`: on a command line all would see a password
-)
+GIVEN_VARIABLE = "POSTROW_DEV_DSN"  # set for the worker of `postrow dev`: on a command line all would see a password
 
 
 class Transport(StrEnum):

@@ -51,7 +51,12 @@ class Command(BaseCommand):
             default=GRACE,
             help="For running handlers at a stop. Default: %(default)g.",
         )
-        add("--health", metavar="[HOST:]PORT", type=_address, help="Serve /live, /ready and /metrics; on loopback if no host is given.")
+        add(
+            "--health",
+            metavar="[HOST:]PORT",
+            type=_address,
+            help="Serve /live, /ready and /metrics; on loopback if no host is given.",
+        )
         add("--no-sweep", dest="sweep", action="store_false", help="Take no part in the sweep; one process has to.")
         add(
             "--no-schedule",
