@@ -587,17 +587,22 @@ def test_queries_are_shown_only_to_those_who_may_see_them_anyway(own):
         own.query(f"drop role {name}")
 
 
+def leave_dead_rows(own, wait_for):
+    """28,000 beside 4,000 that live."""
+    own.query(
+        "select count(*) from postrow.enqueue_lines('q', "
+        "(select string_agg('1', E'\\n') from generate_series(1, 4000)))"
+    )
+    for _ in range(7):
+        own.query("update postrow.message set attempt = 0")
+    stats = "select n_dead_tup from pg_stat_user_tables where relid = 'postrow.message'::regclass"
+    wait_for(lambda: own.query(stats)[0].n_dead_tup > 25_000, what="the statistics")
+
+
 def test_dead_rows_that_no_vacuum_comes_for_are_found(own, wait_for):
     with psycopg.connect(own.dsn) as rival:
         rival.execute("lock table postrow.message in share update exclusive mode")  # autovacuum lets it be then
-        own.query(
-            "select count(*) from postrow.enqueue_lines('q', "
-            "(select string_agg('1', E'\\n') from generate_series(1, 4000)))"
-        )
-        for _ in range(7):
-            own.query("update postrow.message set attempt = 0")
-        stats = "select n_dead_tup from pg_stat_user_tables where relid = 'postrow.message'::regclass"
-        wait_for(lambda: own.query(stats)[0].n_dead_tup > 25_000, what="the statistics")
+        leave_dead_rows(own, wait_for)
         assert own.check("vacuum").level == "ok"
 
         own.forward("11 min")
@@ -619,14 +624,7 @@ def test_dead_rows_are_no_problem_where_the_statistics_have_just_begun_anew(own,
     own.query("update postrow.migration set applied_at = applied_at - interval '1 year'")
     with psycopg.connect(own.dsn) as rival:
         rival.execute("lock table postrow.message in share update exclusive mode")
-        own.query(
-            "select count(*) from postrow.enqueue_lines('q', "
-            "(select string_agg('1', E'\\n') from generate_series(1, 4000)))"
-        )
-        for _ in range(7):
-            own.query("update postrow.message set attempt = 0")
-        stats = "select n_dead_tup from pg_stat_user_tables where relid = 'postrow.message'::regclass"
-        wait_for(lambda: own.query(stats)[0].n_dead_tup > 25_000, what="the statistics")
+        leave_dead_rows(own, wait_for)
         own.query("select pg_stat_reset_shared('bgwriter')")
         assert own.check("vacuum").level == "ok"
 
