@@ -141,8 +141,11 @@ class App:
         self.subscriptions.append(Subscribed(text("pattern", pattern), target.name, text("tenant", tenant)))
 
         def register(function: Callable[[Message[Any]], R]) -> Callable[[Message[Any]], R]:
-            # a subclass may have put something around it
-            own = any(unwrap(c.handler) is unwrap(function) and c.queue is target for c in self.consumers.values())
+            def taken(handler: Callable[..., Any]) -> bool:
+                # a subclass may have put something around it; what was put around it afterwards would not run
+                return unwrap(handler, stop=lambda inner: inner is function) is function
+
+            own = any(taken(c.handler) and c.queue is target for c in self.consumers.values())
             return function if own else target.consumer()(function)
 
         return register

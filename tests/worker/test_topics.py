@@ -1,5 +1,7 @@
 """What an app subscribes to is registered at the start; what a handler publishes knows where it came from."""
 
+import functools
+
 import pytest
 
 import postrow
@@ -105,6 +107,22 @@ def test_subscribe_as_a_decorator_makes_the_handler_and_on_top_of_one_takes_it(k
         ("taken", "own", 9),
     ]
     assert [(s.pattern, s.queue) for s in app.subscriptions] == [("a", "made"), ("b", "taken")]
+
+
+@pytest.mark.parametrize("kind", [App, DjangoApp])
+def test_subscribe_refuses_what_was_put_around_a_handler_after_it_was_taken(kind):
+    """It would not run: the queue's handler is the one inside of it."""
+    app = kind()
+
+    @app.queue("taken").consumer()
+    def taken(message): ...
+
+    @functools.wraps(taken)
+    def around(message):
+        return taken(message)
+
+    with pytest.raises(postrow.ConsumerConflictError):
+        app.subscribe("a", queue="taken")(around)
 
 
 def test_publish_takes_its_own_options_alone(conn):
