@@ -397,10 +397,19 @@ def test_without_any_thread_a_sync_handlers_messages_fail(app, db, start, wait_f
     running.stop()
 
 
-def test_a_worker_that_gets_no_turn_claims_nothing_and_asks_again(db, start, wait_for, seen, monkeypatch):
-    """As in a fleet, of which two others claim."""
+@pytest.fixture
+def others(db, monkeypatch):
+    """Two sessions of a fleet that have all the turns of queue q; each claim of a worker is to have one."""
     monkeypatch.setattr(claimer_module, "FEW", 0)
     monkeypatch.setattr(claimer_module, "MANY", 1)
+    with psycopg.connect(db.dsn) as one, psycopg.connect(db.dsn) as two:
+        for conn in (one, two):
+            assert conn.execute("select postrow.claim_turn('q')").fetchone() == (True,)
+        yield one, two
+
+
+def test_a_worker_that_gets_no_turn_claims_nothing_and_asks_again(db, start, wait_for, seen, others, monkeypatch):
+    """As in a fleet, of which two others claim."""
     turns = []
     turned = feed_module.Feed.turned
 
@@ -409,26 +418,21 @@ def test_a_worker_that_gets_no_turn_claims_nothing_and_asks_again(db, start, wai
         turns.append((away, self.turn_in))
 
     monkeypatch.setattr(feed_module.Feed, "turned", noted)
-    with psycopg.connect(db.dsn) as one, psycopg.connect(db.dsn) as two:
-        for conn in (one, two):
-            assert conn.execute("select postrow.claim_turn('q')").fetchone() == (True,)
-        db.put_many(range(3))
-        start(poll_interval=60)
-        wait_for(lambda: len(turns) >= 5)
-        assert all(away for away, _ in turns)
-        assert all(0 < pause <= 1.5 * feed_module.NEXT_TURN_OF_ALL for _, pause in turns)
-        assert db.rows("select id from postrow.message where claim_token is not null") == []
-        one.rollback()
-        wait_for(lambda: set(seen) == {0, 1, 2})
+    db.put_many(range(3))
+    start(poll_interval=60)
+    wait_for(lambda: len(turns) >= 5)
+    assert all(away for away, _ in turns)
+    assert all(0 < pause <= 1.5 * feed_module.NEXT_TURN_OF_ALL for _, pause in turns)
+    assert db.rows("select id from postrow.message where claim_token is not null") == []
+    others[0].rollback()
+    wait_for(lambda: set(seen) == {0, 1, 2})
     assert not turns[-1][0]
 
 
 def test_a_worker_that_waits_for_its_turn_is_at_rest_though_it_owes_the_queue_a_look(
-    db, start, wait_for, seen, monkeypatch
+    db, start, wait_for, seen, others, monkeypatch
 ):
     """It went round and round until its turn: some thousand times a second."""
-    monkeypatch.setattr(claimer_module, "FEW", 0)
-    monkeypatch.setattr(claimer_module, "MANY", 1)
     monkeypatch.setattr(feed_module, "NEXT_TURN", 0.6)
     monkeypatch.setattr(feed_module, "NEXT_TURN_OF_ALL", 0.6)
     rounds, turns = [], []
@@ -444,14 +448,11 @@ def test_a_worker_that_waits_for_its_turn_is_at_rest_though_it_owes_the_queue_a_
 
     monkeypatch.setattr(feed_module.Feed, "turned", noted)
     monkeypatch.setattr(claimer_module.Claimer, "_round", counted)
-    with psycopg.connect(db.dsn) as one, psycopg.connect(db.dsn) as two:
-        for conn in (one, two):
-            assert conn.execute("select postrow.claim_turn('q')").fetchone() == (True,)
-        db.put_many(range(3))
-        start(poll_interval=60)
-        wait_for(lambda: turns)
-        db.put_many(range(3))  # with a tap, after which it owes a look
-        wait_for(lambda: len(turns) >= 3)
+    db.put_many(range(3))
+    start(poll_interval=60)
+    wait_for(lambda: turns)
+    db.put_many(range(3))  # with a tap, after which it owes a look
+    wait_for(lambda: len(turns) >= 3)
     assert all(away for away, _ in turns)
     assert turns[2][1] - turns[0][1] < 50
 

@@ -23,7 +23,7 @@ from postrow.cli.failure import INTERRUPTED, report
 from postrow.cli.loading import Target
 from postrow.cli.migrate import described
 from postrow.cli.screen import note
-from postrow.cli.worker import GIVEN_VARIABLE, Queues, grace_option
+from postrow.cli.worker import DEV_VARIABLE, Queues, grace_option
 from postrow.errors import BadArgumentError
 
 GRACE = 5.0  # seconds
@@ -77,7 +77,7 @@ class _Supervisor:
 
     def __init__(self, command: list[str], dsn: str, grace: float) -> None:
         self._command = command
-        self._environment = {**os.environ, DSN_VARIABLE: dsn, GIVEN_VARIABLE: "1"}
+        self._environment = {**os.environ, DSN_VARIABLE: dsn, DEV_VARIABLE: "1"}
         self._grace = grace
         self._stop = threading.Event()
         self._signals = 0

@@ -20,7 +20,7 @@ from postrow.queues import GRACE, OPEN_AT_ONCE, POLL_INTERVAL
 
 log = logging.getLogger("postrow.cli")
 
-GIVEN_VARIABLE = "POSTROW_DEV_DSN"  # set for the worker of `postrow dev`: on a command line all would see a password
+DEV_VARIABLE = "POSTROW_DEV_WORKER"  # set for the worker that `postrow dev` starts
 
 
 class Transport(StrEnum):
@@ -168,7 +168,7 @@ def check_database(app: App, target: str, *, given: bool) -> None:
     own = database.name(app.dsn)
     if not outside or outside.startswith("embedded:") or app.dsn == plain(outside):
         return
-    if GIVEN_VARIABLE in os.environ:
+    if DEV_VARIABLE in os.environ:
         raise BadArgumentError(
             f"the app {target} names a database itself ({own}), and postrow dev has another one",
             hint=f"Write App() in it: dev gives it the DSN. To work on its own database: postrow worker {target}",

@@ -142,11 +142,11 @@ class Claimer:
         async with await self._database.connect("claimer") as conn:
             for feed in self._feeds:
                 feed.lanes.forget()
-            await self._give_back(conn)
+            await self._give_back(conn, self._unanswered)
             try:
                 while not self._stopping:
                     self._wake.clear()
-                    await self._give_back_once_more(conn)
+                    await self._give_back(conn, self._once_more)
                     found, full = await self._round(conn)
                     self._weather.fine("claimer")
                     if found:
@@ -171,29 +171,20 @@ class Claimer:
         """After a stop in the middle of a claim: give back what it took."""
         if self._unanswered:
             async with await self._database.connect("claimer") as conn:
-                await self._give_back(conn)
+                await self._give_back(conn, self._unanswered)
 
-    async def _give_back(self, conn: psycopg.AsyncConnection[Any]) -> None:
-        for token, queue in list(self._unanswered.items()):
+    async def _give_back(self, conn: psycopg.AsyncConnection[Any], lost: dict[UUID, str]) -> None:
+        for token, queue in list(lost.items()):
             given_back = await execute_async(conn, claims.release_claim(token, queue))
-            del self._unanswered[token]
-            if not given_back:  # the server may be at it still, if only the connection to it was lost
+            del lost[token]
+            if given_back:
+                log.info("gave back %s messages of %s, whose claim was never answered", given_back, queue)
+            elif lost is self._unanswered:  # the server may be at it still, if only the connection to it was lost
                 asyncio.get_running_loop().call_later(ONCE_MORE, self._ask_once_more, token, queue)
-            self._tell_given_back(queue, given_back)
 
     def _ask_once_more(self, token: UUID, queue: str) -> None:
         self._once_more[token] = queue
         self._wake.set()
-
-    async def _give_back_once_more(self, conn: psycopg.AsyncConnection[Any]) -> None:
-        for token, queue in list(self._once_more.items()):
-            given_back = await execute_async(conn, claims.release_claim(token, queue))
-            del self._once_more[token]
-            self._tell_given_back(queue, given_back)
-
-    def _tell_given_back(self, queue: str, given_back: int) -> None:
-        if given_back:
-            log.info("gave back %s messages of %s, whose claim was never answered", given_back, queue)
 
     def _free(self, feed: Feed) -> int:
         """How many messages may be claimed: of a handler of many, so many for each call that is free."""

@@ -38,7 +38,7 @@ class Depths:
     def __init__(self, database: Database, *, queues: int = 1) -> None:
         """`queues`: how many this worker handles."""
         self._database = database
-        self._queues = max(1, queues)
+        self._queues = queues
         self._lock = threading.Lock()
         self._looked = threading.Event()  # the look under way has ended
         self._looked.set()

@@ -283,21 +283,22 @@ as $$
 #variable_conflict use_column
 declare
     v_today    date := doctor_history.now::date;
-    v_missing  text[];
+    v_gaps     date[];   -- of today and the three days ahead: those without a partition
+    v_missing  text[];   -- of these today and tomorrow
     v_strays   bigint;
     v_swept    boolean;  -- somebody does: the days ahead are there
 begin
-    select array_agg(to_char(d.day, 'YYYY-MM-DD') order by d.day) into v_missing
-    from unnest(array[v_today, v_today + 1]) d(day)
+    select coalesce(array_agg(d.day), '{}') into v_gaps
+    from (select v_today + n as day from generate_series(0, 3) n) d
     where not exists (
         select from pg_catalog.pg_inherits i join pg_catalog.pg_class c on c.oid = i.inhrelid
         where i.inhparent = 'postrow.history'::regclass and c.relname = 'history_' || to_char(d.day, 'YYYYMMDD'));
-    v_swept := (select count(*) = 3 from generate_series(v_today + 1, v_today + 3, interval '1 day') d(day)
-        where to_regclass('postrow.history_' || to_char(d.day, 'YYYYMMDD')) is not null);
+    select array_agg(to_char(g.day, 'YYYY-MM-DD') order by g.day) into v_missing
+    from unnest(v_gaps) g(day) where g.day <= v_today + 1;
+    v_swept := v_today >= all (v_gaps);
     select count(*) into v_strays from (select from postrow.history_default limit 10000) h;
     level := case when v_strays = 0 and v_missing is null then 'ok'
-        when v_swept or v_strays = 0 and to_char(v_today, 'YYYY-MM-DD') <> all (v_missing) then 'warning'
-        else 'problem' end;
+        when v_swept or v_strays = 0 and v_today <> all (v_gaps) then 'warning' else 'problem' end;
     detail := concat_ws('; ',
         case when v_missing is not null then format('there is no partition for %s', array_to_string(v_missing, ', ')) end,
         case when v_strays > 0 then format('rows in the default partition: %s',
